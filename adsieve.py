@@ -1,0 +1,1 @@
+"""The front door: one command line over all packages."""

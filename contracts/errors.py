@@ -1,0 +1,53 @@
+"""The exceptions that adsieve raises on purpose.
+
+    AdsieveError               the work failed                                   exit code 1
+    ├── InputError             what the user handed in is wrong                  exit code 2
+    │   ├── ConfigError        a configuration or schema file
+    │   ├── LogError           a log dataset
+    │   └── RequestError       a ranking request (HTTP 422)
+    └── ArtifactError          a bundle, index or release is truncated or altered
+        └── MismatchError      two versions or fingerprints that do not belong together
+
+Every message names the file or field, the value, and what was expected. Anything else that escapes a command is a bug.
+"""
+
+
+class AdsieveError(Exception):
+    """Root of all errors raised on purpose."""
+
+    exit_code = 1
+
+
+class InputError(AdsieveError):
+    """What the user handed in is wrong; nothing was changed."""
+
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    """A configuration or schema file is malformed."""
+
+
+class LogError(InputError):
+    """A log dataset breaks its contract."""
+
+
+class RequestError(InputError):
+    """A ranking request has a field of the wrong type or value.
+
+    Args:
+        message: What was found and what was expected.
+        field: Dotted path of the field in the request, such as ``query.country``.
+    """
+
+    def __init__(self, message: str, *, field: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class ArtifactError(AdsieveError):
+    """A bundle, index or release on disk is incomplete or altered."""
+
+
+class MismatchError(ArtifactError):
+    """Two versions or fingerprints do not belong together."""

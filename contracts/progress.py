@@ -1,0 +1,80 @@
+"""Progress of long work: a bar on a terminal, plain lines elsewhere, on standard error."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+PLAIN_INTERVAL_S = 5.0
+
+
+class Advance(Protocol):
+    """Reports that ``amount`` more units are done, with an optional short note such as the current loss."""
+
+    def __call__(self, amount: int, *, note: str = "") -> None: ...
+
+
+@contextmanager
+def progress(title: str, *, total: int | None, unit: str = "rows") -> Iterator[Advance]:
+    """Show the progress of one long step.
+
+    Args:
+        title: What is being done, such as ``Encoding requests``.
+        total: Units in all, or None when it is not known beforehand.
+        unit: Name of what is counted.
+
+    Example:
+        >>> with progress("Reading", total=2) as advance:
+        ...     advance(2)
+    """
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with _bar(console, unit) as bar:
+            task = bar.add_task(title, total=total, note="")
+            yield lambda amount, *, note="": bar.update(task, advance=amount, note=note)
+    else:
+        lines = _PlainLines(console, title, total, unit)
+        yield lines.advance
+        lines.finish()
+
+
+def _bar(console: Console, unit: str) -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    return Progress(*columns, console=console)
+
+
+class _PlainLines:
+    """At most one line every few seconds, and one at the end."""
+
+    def __init__(self, console: Console, title: str, total: int | None, unit: str) -> None:
+        self._console, self._title, self._total, self._unit = console, title, total, unit
+        self._done, self._note = 0, ""
+        self._start = self._last = time.monotonic()
+
+    def advance(self, amount: int, *, note: str = "") -> None:
+        self._done += amount
+        self._note = note or self._note
+        if time.monotonic() - self._last >= PLAIN_INTERVAL_S:
+            self._last = time.monotonic()
+            self._print()
+
+    def finish(self) -> None:
+        self._print()
+
+    def _print(self) -> None:
+        elapsed = time.monotonic() - self._start
+        of_total = f" of {self._total:,}" if self._total is not None else ""
+        note = f", {self._note}" if self._note else ""
+        line = f"{self._title}: {self._done:,}{of_total} {self._unit}, {elapsed:.0f} s{note}"
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
