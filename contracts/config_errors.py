@@ -1,0 +1,140 @@
+"""Turns what msgspec reports about a struct into a sentence about the file: full path, value, and what was expected.
+
+msgspec writes ``$.features[...].kind`` because it does not keep the keys of mappings; they are found again here by
+converting the mapping with one entry at a time and watching for the same message.
+"""
+
+import difflib
+import json
+import re
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+_MESSAGE = re.compile(r"^(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
+_STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<index>\d+)\]|\[\.\.\.\]")
+_FIELD = re.compile(r"^Object (?P<fault>contains unknown|missing required) field `(?P<name>.*)`$", re.DOTALL)
+_MAX_SHOWN = 80
+
+Path = tuple[str | int, ...]
+
+
+def explain(message: str, data: object, type_: Any) -> str:
+    """One line of ``<path>: expected ..., got ...`` for a msgspec validation message about ``data``."""
+    parts = _MESSAGE.match(message)
+    if parts is None:
+        return message
+    path = _concrete_path(parts["path"] or "", message, data, type_)
+    value = _value_at(data, path)
+    expected = _type_at(inspect.type_info(type_), path)
+    field = _FIELD.match(parts["what"])
+    if parts["key"]:
+        odd = next((key for key in value if not isinstance(key, str)), "")
+        return f"{_dotted(path)}expected every key to be text, got {show(odd)} (put it in quotes)"
+    if field is not None:
+        return _explain_field(field["fault"], field["name"], path, value, expected)
+    wanted = _describe(expected) or parts["what"].split(", got ")[0].removeprefix("Expected ").replace("`", "")
+    return f"{_dotted(path)}expected {wanted}, got {show(value)}"
+
+
+def show(value: object) -> str:
+    """A value as it would stand in the file, shortened."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+
+
+def one_of(names: Any) -> str:
+    """``one of 'a', 'b'``, the usual end of a message."""
+    return "one of " + ", ".join(repr(name) for name in names)
+
+
+def suggestion(name: str, known: Any) -> str:
+    """``; did you mean 'kind'?`` where a known name is close, else nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _explain_field(fault: str, name: str, path: Path, value: Any, expected: Any) -> str:
+    fields = {field.encode_name: field.type for field in getattr(expected, "fields", ())}
+    if fault == "contains unknown":
+        expected_fields = f"expected {one_of(fields)}{suggestion(name, fields)}"
+        return f"{_dotted((*path, name))}unknown field with value {show(value[name])}, {expected_fields}"
+    wanted = _describe(fields.get(name)) or "a value"
+    return f"{_dotted((*path, name))}required field is missing, expected {wanted}, got {show(value)}"
+
+
+def _dotted(path: Path) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+    return f"{text}: " if text else ""
+
+
+def _concrete_path(pattern: str, message: str, data: object, type_: Any) -> Path:
+    path: Path = ()
+    for step in _STEP.finditer(pattern):
+        if step["field"] is not None:
+            path = (*path, step["field"])
+        elif step["index"] is not None:
+            path = (*path, int(step["index"]))
+        else:
+            path = (*path, _failing_key(path, message, data, type_))
+    return path
+
+
+def _failing_key(path: Path, message: str, data: Any, type_: Any) -> str:
+    mapping = _value_at(data, path)
+    for key, value in mapping.items():
+        try:
+            msgspec.convert(_replaced(data, path, {key: value}), type_)
+        except msgspec.ValidationError as error:
+            if str(error) == message:
+                return key
+    return "..."
+
+
+def _replaced(data: Any, path: Path, leaf: object) -> Any:
+    """``data`` with what stands at ``path`` replaced, without touching the original."""
+    if not path:
+        return leaf
+    copy = data.copy()
+    copy[path[0]] = _replaced(data[path[0]], path[1:], leaf)
+    return copy
+
+
+def _value_at(data: Any, path: Path) -> Any:
+    for step in path:
+        try:
+            data = data[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return data
+
+
+def _type_at(kind: Any, path: Path) -> Any:
+    """The msgspec type of what stands at ``path``, or None where the type does not say."""
+    for step in path:
+        kind = _child_type(_not_null(kind), step)
+    return _not_null(kind)
+
+
+def _child_type(kind: Any, step: str | int) -> Any:
+    if isinstance(kind, inspect.StructType):
+        return next((field.type for field in kind.fields if field.encode_name == step), None)
+    if isinstance(kind, inspect.DictType):
+        return kind.value_type
+    return getattr(kind, "item_type", None)
+
+
+def _not_null(kind: Any) -> Any:
+    if isinstance(kind, inspect.UnionType):
+        members = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
+        return members[0] if len(members) == 1 else None
+    return kind
+
+
+def _describe(kind: Any) -> str | None:
+    if isinstance(kind, inspect.LiteralType):
+        return one_of(kind.values)
+    if isinstance(kind, inspect.StructType):
+        return "a mapping with " + ", ".join(field.encode_name for field in kind.fields)
+    return None
