@@ -1,0 +1,239 @@
+"""Directories that are written once: aside first, READY last, then one rename; and how a reader checks them.
+
+A finished artifact holds its files, usually a ``manifest.json`` with the sha256 and size of each, and ``READY``, which
+holds the sha256 of the manifest. A writer that dies leaves only a hidden sibling that no reader looks at and that the next
+writer removes.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from contracts.errors import ArtifactError, InputError
+
+READY = "READY"
+MANIFEST = "manifest.json"
+PARTIAL_SUFFIX = ".partial"
+TEMPORARY_SUFFIX = ".tmp"
+NO_MANIFEST = "-"
+
+_CHUNK_BYTES = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+T = TypeVar("T")
+
+
+class FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a manifest says of one file."""
+
+    sha256: str
+    bytes: int
+
+
+@contextmanager
+def publishing(target: Path) -> Iterator[Path]:
+    """Write a directory aside and make it appear whole, in one step, when the block ends without an error.
+
+    The block fills the directory that is yielded. Then every file is flushed to disk, ``READY`` is written last and
+    the directory is renamed to ``target``. On an error, or when the process is killed, ``target`` does not appear; what
+    dead processes left beside it is removed at the next call. Several processes may write the same target: the first
+    to finish wins.
+
+    Raises:
+        InputError: ``target`` exists already and is not an empty directory.
+    """
+    target = Path(target).absolute()
+    _refuse_existing(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside, lock = _create_aside(target)
+    try:
+        yield aside
+        _finish(aside)
+        _rename(aside, target)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    finally:
+        os.close(lock)
+
+
+def is_ready(directory: Path) -> bool:
+    """Whether ``directory`` was published whole."""
+    return (Path(directory) / READY).is_file()
+
+
+def check_name(value: str, what: str) -> str:
+    """Return ``value`` when it can be a file name: letters, digits, dot, underscore and dash, at most 80.
+
+    Example:
+        >>> check_name("shopping", "scenario")
+        'shopping'
+    """
+    if not _NAME.fullmatch(value):
+        raise InputError(
+            f"{what}: expected 1 to 80 ASCII letters, digits, '.', '_' or '-', the first a letter or digit, got {value!r}"
+        )
+    return value
+
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 of a file in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_entries(directory: Path) -> dict[str, FileEntry]:
+    """Return the entry of every file below ``directory`` by its relative path; the manifest and READY are left out."""
+    names = sorted(path.relative_to(directory).as_posix() for path in _files(directory))
+    return {
+        name: FileEntry(sha256=file_sha256(directory / name), bytes=(directory / name).stat().st_size)
+        for name in names
+        if name not in (MANIFEST, READY)
+    }
+
+
+def verify_files(directory: Path, entries: Mapping[str, FileEntry]) -> None:
+    """Check presence, size and sha256 of each file; sizes first, since they cost nothing.
+
+    Raises:
+        ArtifactError: A file is missing, truncated or altered; the message names it.
+    """
+    directory = Path(directory)
+    for name, entry in entries.items():
+        path = directory / name
+        if not path.is_file():
+            raise ArtifactError(f"{path}: missing, expected {entry.bytes} bytes")
+        if path.stat().st_size != entry.bytes:
+            raise ArtifactError(f"{path}: truncated or altered, {path.stat().st_size} bytes, expected {entry.bytes}")
+    for name, entry in entries.items():
+        found = file_sha256(directory / name)
+        if found != entry.sha256:
+            raise ArtifactError(f"{directory / name}: wrong checksum, sha256 {found}, expected {entry.sha256}")
+
+
+def read_manifest(directory: Path, type_: type[T]) -> T:
+    """Read ``manifest.json`` of a finished artifact and check it against READY.
+
+    Raises:
+        ArtifactError: The directory is absent or unfinished, or its manifest is altered or of another kind.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise ArtifactError(f"{directory}: no such directory")
+    if not is_ready(directory):
+        raise ArtifactError(f"{directory}: unfinished, it has no {READY}")
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise ArtifactError(f"{path}: missing")
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != (directory / READY).read_text().strip():
+        raise ArtifactError(f"{path}: wrong checksum, it is not the manifest that {READY} was written for")
+    try:
+        return msgspec.json.decode(data, type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"{path}: not a manifest of the expected kind: {error}") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace ``path`` by the indented JSON of ``value`` in one step, flushed to disk."""
+    write_bytes(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace ``path`` by ``data`` in one step, flushed to disk. A killed process leaves the old file whole."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    fsync(path.parent)
+
+
+def fsync(path: Path) -> None:
+    """Flush one file, or the names in one directory, to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on the file or directory ``path``, waiting for it. It ends with its process."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _refuse_existing(target: Path) -> None:
+    if is_ready(target):
+        raise InputError(
+            f"{target}: already holds a finished artifact; artifacts are written once, choose another path"
+        )
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise InputError(f"{target}: exists and is not an empty directory")
+
+
+def _create_aside(target: Path) -> tuple[Path, int]:
+    """Create the hidden sibling and lock it; whoever can lock a sibling knows that its writer is dead."""
+    with file_lock(target.parent):
+        for stale in target.parent.glob(f".{target.name}.*{PARTIAL_SUFFIX}"):
+            _remove_if_abandoned(stale)
+        aside = target.parent / f".{target.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}"
+        aside.mkdir()
+        lock = os.open(aside, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return aside, lock
+
+
+def _remove_if_abandoned(stale: Path) -> None:
+    with suppress(FileNotFoundError, NotADirectoryError, BlockingIOError):
+        handle = os.open(stale, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(stale, ignore_errors=True)
+        finally:
+            os.close(handle)
+
+
+def _finish(aside: Path) -> None:
+    for path in _files(aside):
+        fsync(path)
+    manifest = aside / MANIFEST
+    (aside / READY).write_text((file_sha256(manifest) if manifest.is_file() else NO_MANIFEST) + "\n")
+    fsync(aside / READY)
+    for path in aside.rglob("*"):
+        if path.is_dir():
+            fsync(path)
+    fsync(aside)
+
+
+def _rename(aside: Path, target: Path) -> None:
+    try:
+        os.rename(aside, target)
+    except OSError as error:
+        raise InputError(f"{target}: was created meanwhile by another process: {error.strerror}") from error
+    fsync(target.parent)
+
+
+def _files(directory: Path) -> list[Path]:
+    return [path for path in sorted(Path(directory).rglob("*")) if path.is_file()]

@@ -1,0 +1,98 @@
+"""Manifests of an index and of a release, and the check that two bundles and an index belong together."""
+
+import msgspec
+
+from contracts.artifact import FileEntry
+from contracts.bundle import BundleManifest
+from contracts.errors import MismatchError
+
+
+class IndexManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an index holds and what made it.
+
+    ``two_tower`` and ``heavy`` are bundle versions. The heavy block depends on the heavy bundle only through its
+    ad-side encoding, so another heavy bundle with the same ``heavy_ad_fingerprint`` may read it. ``objectives`` gives
+    the meaning of the objective codes (position; -1 is none). ``dropped`` counts ads left out, by reason;
+    ``coverage`` counts missing and out-of-vocabulary values by feature, for each block. Times are ISO 8601, UTC.
+    """
+
+    version: str
+    scenario: str
+    two_tower: str
+    heavy: str | None = None
+    ad_fingerprint: str
+    heavy_ad_fingerprint: str | None = None
+    tasks: list[str]
+    objectives: list[str]
+    head_dim: int
+    precision: str
+    num_ads: int
+    dropped: dict[str, int]
+    coverage: dict[str, dict]
+    watermark: str
+    files: dict[str, FileEntry]
+    created_at: str
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What serves together for one scenario. The fields hold versions; ``previous`` is the release before this one."""
+
+    release_id: str
+    scenario: str
+    two_tower: str
+    heavy: str | None = None
+    index: str
+    created_at: str
+    previous: str | None = None
+    metrics: dict[str, float] = {}
+
+
+def check_pairing(two_tower: BundleManifest, heavy: BundleManifest | None, index: IndexManifest) -> None:
+    """Refuse bundles and an index that do not belong together.
+
+    A query embedding meets only pin embeddings of its own version, and encoded ad features only a heavy ranker whose ad
+    side is encoded the same way.
+
+    Raises:
+        MismatchError: Names the two versions or fingerprints, and the command that makes a matching index.
+    """
+    _check_kind(two_tower, "two_tower")
+    rebuild = f"run `adsieve index build` with the bundle {two_tower.version}"
+    _check_equal("the index", index.version, "embeds with", index.two_tower, two_tower.version, rebuild)
+    _check_equal("the index", index.version, "is of scenario", index.scenario, two_tower.scenario, rebuild)
+    ad_fingerprint = two_tower.side_fingerprints["ad"]
+    _check_equal("the index", index.version, "has ad fingerprint", index.ad_fingerprint, ad_fingerprint, rebuild)
+    if heavy is not None:
+        _check_heavy(two_tower, heavy, index)
+
+
+def _check_heavy(two_tower: BundleManifest, heavy: BundleManifest, index: IndexManifest) -> None:
+    _check_kind(heavy, "heavy")
+    if heavy.scenario not in (None, two_tower.scenario):
+        raise MismatchError(
+            f"heavy bundle {heavy.version} is of scenario {heavy.scenario!r}, "
+            f"two-tower bundle {two_tower.version} of {two_tower.scenario!r}; choose bundles of one scenario"
+        )
+    lacking = [task for task in two_tower.tasks if task not in heavy.tasks]
+    if lacking:
+        raise MismatchError(
+            f"heavy bundle {heavy.version} lacks the tasks {lacking} of two-tower bundle {two_tower.version}; "
+            "train the heavy ranker with them or distil a student without them"
+        )
+    rebuild = f"run `adsieve index build` with `--heavy` and the bundle {heavy.version}"
+    if index.heavy_ad_fingerprint is None:
+        raise MismatchError(f"index {index.version} has no block for a heavy ranker; {rebuild}")
+    expected = heavy.side_fingerprints["ad"]
+    _check_equal(
+        "the heavy block of index", index.version, "is of ad schema", index.heavy_ad_fingerprint, expected, rebuild
+    )
+
+
+def _check_kind(bundle: BundleManifest, kind: str) -> None:
+    if bundle.kind != kind:
+        raise MismatchError(f"bundle {bundle.version} is of kind {bundle.kind!r}, expected {kind!r}")
+
+
+def _check_equal(subject: str, version: str, verb: str, found: str | None, expected: str | None, remedy: str) -> None:
+    if found != expected:
+        raise MismatchError(f"{subject} {version} {verb} {found}, the bundle {verb} {expected}; {remedy}")
