@@ -1,7 +1,7 @@
 """Reads YAML and JSON files into frozen structs, strictly, and says what is wrong in terms of the file.
 
 A configuration is a ``msgspec.Struct`` with ``forbid_unknown_fields``; nothing is guessed, coerced or ignored. YAML is
-read by the 1.2 rules, so that ``NO`` stays a country, ``1e-3`` is a number and ``12:30`` is text; a key written twice is
+read by the 1.2 rules, so that ``NO`` stays a country, ``1e-3`` is a number and ``12:30`` is text; a repeated key is
 refused.
 """
 
