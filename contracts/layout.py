@@ -1,7 +1,7 @@
 """Which column of an encoded row holds what, and which slice of the dense model input it becomes.
 
 Pure positions, shared by training, export and serving. An encoded row is ``num_ids`` int32 ids and, in another array,
-``num_floats`` float32 values. Ids are bags sorted by name, then sequences sorted by name, each with its fields sorted by
+``num_floats`` float32 values. Ids are bags sorted by name, then sequences sorted by name, their fields sorted by
 name and field-major (all events of one field, then all of the next). Floats are sorted by name.
 """
 
@@ -55,7 +55,7 @@ class SequenceLayout:
         return sum(field.dim for field in self.fields)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FlatSlice:
     """Where one feature, or one sequence field as ``<sequence>.<field>``, stands in the dense model input."""
 
@@ -70,7 +70,7 @@ class SideLayout:
 
     Args:
         side: query, ad or pair.
-        bags: Categorical (width 1) and multi_categorical features: one mean embedding each, over the ids that are not 0.
+        bags: Categorical (width 1) and multi_categorical features: one mean embedding each, over ids other than 0.
         sequences: Behaviour sequences.
         dense: Dense and embedding features.
         num_ids: Ids a row.
