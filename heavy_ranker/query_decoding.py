@@ -1,0 +1,98 @@
+"""Query tokens: generated from what is known of request and ad, then decoded against the behaviour sequences."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heavy_ranker.norm import RmsNorm
+from heavy_ranker.swiglu import stacked_xavier
+
+MASKED_PENALTY = 1e4
+
+
+class QueryGeneration(nn.Module):
+    """Query tokens, each by a feed-forward network of its own over everything known.
+
+    Computes ``q_i = V_i silu(U_i g + b_i) + c_i`` with ``g = [request_global ; ad_global]``: all tokens and the pooled
+    sequences. ``U_i g`` is the sum of a request part and an ad part, so the first is computed once for a request.
+
+    Source: HyFormer, arXiv:2601.12681, query generation.
+
+    Args:
+        num_queries: Q.
+        request_dim: Width of what is known of the request: its tokens and pooled sequences, concatenated.
+        ad_dim: Width of what is known of the ad, and of the pair: their tokens, concatenated.
+        hidden_dim: Width between, for each query.
+        token_dim: Width of a token, T.
+    """
+
+    def __init__(self, num_queries: int, request_dim: int, ad_dim: int, hidden_dim: int, token_dim: int) -> None:
+        super().__init__()
+        self.num_queries, self.hidden_dim = num_queries, hidden_dim
+        self.request_in = nn.Linear(request_dim, num_queries * hidden_dim)
+        self.ad_in = nn.Linear(ad_dim, num_queries * hidden_dim, bias=False)
+        bound = (6.0 / (request_dim + ad_dim + hidden_dim)) ** 0.5
+        nn.init.uniform_(self.request_in.weight, -bound, bound)
+        nn.init.uniform_(self.ad_in.weight, -bound, bound)
+        nn.init.zeros_(self.request_in.bias)
+        self.out = nn.Parameter(stacked_xavier(num_queries, hidden_dim, token_dim))
+        self.out_bias = nn.Parameter(torch.zeros(num_queries, 1, token_dim))
+
+    def request_part(self, request_global: Tensor) -> Tensor:
+        """``[R, Q * hidden]`` from ``[R, request_dim]``, once for a request."""
+        return self.request_in(request_global)
+
+    def forward(self, request_part: Tensor, ad_global: Tensor) -> Tensor:
+        """Query tokens ``[Q, B, T]`` from ``[B, Q * hidden]`` and ``[B, ad_dim]``."""
+        hidden = F.silu(request_part + self.ad_in(ad_global))
+        hidden = hidden.reshape(-1, self.num_queries, self.hidden_dim).transpose(0, 1)
+        return torch.baddbmm(self.out_bias, hidden, self.out)
+
+
+class CrossDecoding(nn.Module):
+    """Query tokens read one behaviour sequence by multi-head attention with a learned temperature for each head.
+
+    Computes, for head h, ``softmax(q_h k_h / (sqrt(T / H) * temperature_h)) v_h`` with ``q = W_q RMSNorm(query)``,
+    ``k = W_k event``, ``v = W_v event``; the heads' concatenation is projected by ``W_o`` and added to the query. The
+    temperature is clamped to 0.1..10, so that no head collapses to one event or to the plain mean for good. Over an
+    empty sequence the attention is zero and the query passes unchanged.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762; decoding in HyFormer, arXiv:2601.12681.
+
+    Args:
+        dim: Width of a token, T.
+        num_heads: H, which divides T.
+
+    Raises:
+        ValueError: ``num_heads`` does not divide ``dim``.
+    """
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ValueError(f"num_heads must divide dim, got num_heads={num_heads}, dim={dim}")
+        self.num_heads, self.head_dim = num_heads, dim // num_heads
+        self.norm = RmsNorm(dim)
+        self.to_query, self.to_key, self.to_value, self.to_out = (nn.Linear(dim, dim, bias=False) for _ in range(4))
+        for linear in (self.to_query, self.to_key, self.to_value, self.to_out):
+            nn.init.xavier_uniform_(linear.weight)
+        self.temperature = nn.Parameter(torch.ones(num_heads))
+
+    def keys_values(self, events: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys ``[R, H, T / H, L]`` and values ``[R, H, L, T / H]`` of events ``[R, L, T]``, once for a request."""
+        shape = (*events.shape[:2], self.num_heads, self.head_dim)
+        keys = self.to_key(events).reshape(shape).permute(0, 2, 3, 1)
+        values = self.to_value(events).reshape(shape).permute(0, 2, 1, 3)
+        return keys, values
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Decoded queries ``[Q, B, T]`` from queries ``[Q, B, T]``, keys and values of B rows, mask ``[B, L]``."""
+        num_queries, rows, dim = queries.shape
+        # The exporter accepts bounds only as float literals.
+        scale = self.head_dim**-0.5 / self.temperature.clamp(0.1, 10.0)
+        heads = self.to_query(self.norm(queries)).reshape(num_queries, rows, self.num_heads, self.head_dim)
+        heads = heads.permute(1, 2, 0, 3) * scale.reshape(1, -1, 1, 1)
+        mask = mask.reshape(rows, 1, 1, -1)
+        weights = torch.softmax(heads @ keys + (mask - 1.0) * MASKED_PENALTY, dim=-1) * mask
+        decoded = (weights @ values).permute(2, 0, 1, 3).reshape(num_queries, rows, dim)
+        return queries + self.to_out(decoded)

@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+import torch
+
+from heavy_ranker.query_decoding import CrossDecoding, QueryGeneration
+
+LENGTHS = (5, 2, 0)
+MASK = torch.tensor([[float(at < length) for at in range(5)] for length in LENGTHS])
+
+
+def test_queries_equal_one_network_each_over_the_whole_input(reference, randomised):
+    generation = randomised(QueryGeneration(num_queries=3, request_dim=4, ad_dim=5, hidden_dim=6, token_dim=2))
+    request, ad = torch.randn(2, 4), torch.randn(2, 5)
+    queries = reference.array(generation(generation.request_part(request), ad))
+    weight = np.concatenate(
+        [reference.array(generation.request_in.weight), reference.array(generation.ad_in.weight)], 1
+    )
+    bias, out = reference.array(generation.request_in.bias), reference.array(generation.out)
+    for query in range(3):
+        own = slice(query * 6, query * 6 + 6)
+        for row in range(2):
+            known = np.concatenate([reference.array(request[row]), reference.array(ad[row])])
+            hidden = reference.silu(weight[own] @ known + bias[own])
+            expected = hidden @ out[query] + reference.array(generation.out_bias)[query, 0]
+            np.testing.assert_allclose(queries[query, row], expected, atol=1e-5)
+
+
+def test_decoding_equals_attention_head_by_head(reference, randomised):
+    decoder = randomised(CrossDecoding(dim=6, num_heads=3))
+    queries, events = torch.randn(2, 3, 6), torch.randn(3, 5, 6)
+    decoded = reference.array(decoder(queries, *decoder.keys_values(events), MASK))
+    for row, length in enumerate(LENGTHS):
+        for query in range(2):
+            true_events = reference.array(events[row, :length])
+            expected = reference.attend(reference.array(queries[query, row]), true_events, decoder)
+            np.testing.assert_allclose(decoded[query, row], expected, atol=1e-5)
+
+
+def test_an_empty_sequence_passes_the_query_and_its_gradient(randomised):
+    decoder = randomised(CrossDecoding(dim=4, num_heads=2))
+    queries, events = torch.randn(1, 3, 4, requires_grad=True), torch.randn(3, 5, 4)
+    decoded = decoder(queries, *decoder.keys_values(events), torch.zeros(3, 5))
+    decoded.sum().backward()
+    assert torch.equal(decoded, queries)
+    assert torch.equal(queries.grad, torch.ones_like(queries))
+
+
+@pytest.mark.parametrize(("raw", "clamped"), [(50.0, 10.0), (-3.0, 0.1)])
+def test_temperature_is_clamped(raw, clamped):
+    decoder, queries, events = CrossDecoding(dim=4, num_heads=2), torch.randn(1, 3, 4), torch.randn(3, 5, 4)
+    results = []
+    for value in (raw, clamped):
+        torch.nn.init.constant_(decoder.temperature, value)
+        results.append(decoder(queries, *decoder.keys_values(events), MASK))
+    torch.testing.assert_close(*results)
+
+
+def test_a_colder_head_attends_more_sharply():
+    decoder = CrossDecoding(dim=4, num_heads=1)
+    for linear in (decoder.to_query, decoder.to_key, decoder.to_value, decoder.to_out):
+        torch.nn.init.eye_(linear.weight)
+    query, events = torch.tensor([[[1.0, 0, 0, 0]]]), torch.tensor([[[2.0, 0, 0, 0], [0, 2.0, 0, 0]]])
+    shares = []
+    for temperature in (4.0, 1.0, 0.25):
+        torch.nn.init.constant_(decoder.temperature, temperature)
+        decoded = decoder(query, *decoder.keys_values(events), torch.ones(1, 2)) - query
+        shares.append(decoded[0, 0, 0].item() / 2)
+    assert shares == sorted(shares)
+    assert 0.5 < shares[0] < shares[-1] <= 1.0
+
+
+def test_heads_must_divide_the_width():
+    with pytest.raises(ValueError, match="num_heads must divide dim, got num_heads=3, dim=8"):
+        CrossDecoding(dim=8, num_heads=3)
