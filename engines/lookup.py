@@ -136,7 +136,9 @@ class _Group:
         if not self._padding_is_zero:
             embeddings[picked == 0] = 0
         if self._num_single:
-            flat[:, self._single_columns] = embeddings[:, : self._num_single].reshape(len(ids), -1)
+            flat[:, self._single_columns] = embeddings[:, : self._num_single].reshape(
+                len(ids), self._num_single * self._dim
+            )
         for position in range(self._num_single, len(self._uses)):
             use, here = self._uses[position], slice(self._bounds[position], self._bounds[position + 1])
             if use.flat_start is not None:
@@ -181,6 +183,5 @@ def _mean(embeddings: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 def _unfilled(ids: np.ndarray, sequence: SequenceLayout) -> tuple[np.ndarray, np.ndarray]:
     first = sequence.fields[0]
-    width = sum(field.dim for field in sequence.fields)
-    embeddings = np.empty((len(ids), sequence.max_length, width), np.float32)
+    embeddings = np.empty((len(ids), sequence.max_length, sequence.dim), np.float32)
     return embeddings, ids[:, first.start : first.start + first.width] != 0
