@@ -1,8 +1,8 @@
 """Directories that are written once: aside first, READY last, then one rename; and how a reader checks them.
 
 A finished artifact holds its files, usually a ``manifest.json`` with the sha256 and size of each, and ``READY``, which
-holds the sha256 of the manifest. A writer that dies leaves only a hidden sibling that no reader looks at and that the next
-writer removes.
+holds the sha256 of the manifest. A writer that dies leaves only a hidden sibling that no reader looks at and that the
+next writer removes.
 """
 
 import fcntl
@@ -80,7 +80,7 @@ def check_name(value: str, what: str) -> str:
     """
     if not _NAME.fullmatch(value):
         raise InputError(
-            f"{what}: expected 1 to 80 ASCII letters, digits, '.', '_' or '-', the first a letter or digit, got {value!r}"
+            f"{what}: expected 1 to 80 ASCII letters, digits, '.', '_', '-', the first no sign, got {value!r}"
         )
     return value
 

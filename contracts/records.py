@@ -60,7 +60,8 @@ OPTIONAL_COLUMNS: dict[str, dict[str, ColumnKind]] = {
     "truth": {},
 }
 """Columns that have a meaning of their own where they are present. ``candidates`` and ``outcomes`` also hold
-``label_TASK``, ``candidates`` ``teacher_TASK`` and ``light_TASK``, ``truth`` ``true_TASK``: numbers, or booleans for labels.
+``label_TASK``, ``candidates`` ``teacher_TASK`` and ``light_TASK``, ``truth`` ``true_TASK``: numbers, or booleans for
+labels.
 """
 
 

@@ -58,10 +58,10 @@ def check_pairing(two_tower: BundleManifest, heavy: BundleManifest | None, index
     """
     _check_kind(two_tower, "two_tower")
     rebuild = f"run `adsieve index build` with the bundle {two_tower.version}"
-    _check_equal("the index", index.version, "embeds with", index.two_tower, two_tower.version, rebuild)
-    _check_equal("the index", index.version, "is of scenario", index.scenario, two_tower.scenario, rebuild)
+    _check_equal("index", index.version, "was embedded by", index.two_tower, two_tower.version, rebuild)
+    _check_equal("index", index.version, "is of scenario", index.scenario, two_tower.scenario, rebuild)
     ad_fingerprint = two_tower.side_fingerprints["ad"]
-    _check_equal("the index", index.version, "has ad fingerprint", index.ad_fingerprint, ad_fingerprint, rebuild)
+    _check_equal("index", index.version, "has ad fingerprint", index.ad_fingerprint, ad_fingerprint, rebuild)
     if heavy is not None:
         _check_heavy(two_tower, heavy, index)
 
@@ -95,4 +95,4 @@ def _check_kind(bundle: BundleManifest, kind: str) -> None:
 
 def _check_equal(subject: str, version: str, verb: str, found: str | None, expected: str | None, remedy: str) -> None:
     if found != expected:
-        raise MismatchError(f"{subject} {version} {verb} {found}, the bundle {verb} {expected}; {remedy}")
+        raise MismatchError(f"{subject} {version} {verb} {found}, expected {expected}; {remedy}")

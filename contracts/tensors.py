@@ -1,7 +1,7 @@
 """Arrays of a safetensors file, memory-mapped so that processes share one copy.
 
-Source: the safetensors format: 8 bytes little-endian header length, a JSON header of dtype, shape and byte offsets, then
-the data.
+Source: the safetensors format: 8 bytes little-endian header length, a JSON header of dtype, shape and byte offsets,
+then the data.
 """
 
 from pathlib import Path
