@@ -11,7 +11,7 @@ import numpy as np
 
 from contracts.errors import ArtifactError
 
-_DTYPES = {
+_DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
