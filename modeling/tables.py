@@ -17,7 +17,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from contracts.errors import ConfigError, MismatchError
 from contracts.layout import SideLayout, side_layout
-from contracts.schema import FeatureSchema
+from contracts.schema import FeatureSchema, Side
 from modeling.lookups import Gather, SideInputs, SideRequest, Stack
 
 
@@ -51,7 +51,7 @@ class FeatureTables(nn.Module):
     def __init__(
         self,
         schema: FeatureSchema,
-        sides: Iterable[str],
+        sides: Iterable[Side],
         *,
         pool_sequences: bool,
         learning_rate: float,
@@ -154,9 +154,7 @@ class FeatureTables(nn.Module):
     def optimizer_state(self) -> dict[str, Tensor]:
         """The accumulated squares of each table, [rows]; views: writing to them changes the optimiser."""
         accumulated = {dim: _accumulated(self.collections[_key(dim)]) for dim in self.stack.rows_per_dim}
-        return {
-            name: accumulated[table.dim][self.stack.rows(name)] for name, table in self.stack.tables.items()
-        }
+        return {name: accumulated[table.dim][self.stack.rows(name)] for name, table in self.stack.tables.items()}
 
 
 def dense_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -193,9 +191,7 @@ def _collection(
         feature_names=[_key(dim)],
         pooling=PoolingType.MEAN,
     )
-    return FusedEmbeddingBagCollection(
-        [config], RowWiseAdagrad, {"lr": learning_rate, "eps": epsilon}, device=device
-    )
+    return FusedEmbeddingBagCollection([config], RowWiseAdagrad, {"lr": learning_rate, "eps": epsilon}, device=device)
 
 
 def _accumulated(collection: FusedEmbeddingBagCollection) -> Tensor:
