@@ -1,0 +1,79 @@
+"""Transforms of dense values, and the fitted state that each of them reads."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from contracts.schema import Feature, Fitted
+
+
+@dataclass(frozen=True)
+class DenseTransform:
+    """One dense feature's way from raw values to model input.
+
+    Args:
+        apply: float64 [B] raw values to float64 [B].
+        missing: Output for a missing value.
+    """
+
+    apply: Callable[[np.ndarray], np.ndarray]
+    missing: float
+
+
+def dense_transform(feature: Feature) -> DenseTransform:
+    """The transform of a fitted dense feature.
+
+    A missing value becomes the transformed ``default``; without a default it becomes the mean of what the transform
+    gives: 0 after standardising, the middle rank 0 for ``quantile``, else the fitted mean.
+    """
+    apply = _function(feature)
+    if feature.default is not None:
+        return DenseTransform(apply, float(apply(np.array([feature.default]))[0]))
+    centred = feature.transform in ("standardize", "log1p_standardize", "quantile")
+    return DenseTransform(apply, 0.0 if centred else _number((feature.fitted or Fitted()).mean))
+
+
+def _function(feature: Feature) -> Callable[[np.ndarray], np.ndarray]:
+    fitted = feature.fitted or Fitted()
+    match feature.transform:
+        case "none":
+            return lambda raw: raw
+        case "log1p":
+            return signed_log1p
+        case "standardize":
+            mean, std = _number(fitted.mean), _number(fitted.std)
+            return lambda raw: (raw - mean) / std
+        case "log1p_standardize":
+            mean, std = _number(fitted.mean), _number(fitted.std)
+            return lambda raw: (signed_log1p(raw) - mean) / std
+        case "quantile":
+            edges = np.asarray(fitted.edges, np.float64)
+            return lambda raw: interpolated_rank(raw, edges)
+
+
+def signed_log1p(raw: np.ndarray) -> np.ndarray:
+    """``sign(x) log(1 + |x|)``: log1p for counts, and defined for what is negative.
+
+    Example:
+        >>> signed_log1p(np.array([-1.0, 0.0, np.e - 1])).round(3).tolist()
+        [-0.693, 0.0, 1.0]
+    """
+    return np.copysign(np.log1p(np.abs(raw)), raw)
+
+
+def interpolated_rank(raw: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Rank of a value among increasing edges, linear between them, -1 at or below the first, 1 at or above the last.
+
+    Example:
+        >>> interpolated_rank(np.array([0.0, 2.0, 3.0, 99.0]), np.array([1.0, 2.0, 4.0])).tolist()
+        [-1.0, 0.0, 0.5, 1.0]
+    """
+    if len(edges) == 1:
+        return np.zeros_like(raw)
+    return np.interp(raw, edges, np.linspace(-1.0, 1.0, len(edges)))
+
+
+def _number(value: float | None) -> float:
+    """A fitted value; ``FeatureSchema.require_fitted`` has refused its absence before."""
+    return float("nan") if value is None else value
