@@ -1,6 +1,7 @@
 """Multi-task part: experts shared and of one task, gates between them, and a head for each task."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -73,7 +74,7 @@ class TaskHeads(nn.Module):
     def __init__(self, num_tasks: int, in_dim: int, hidden_dims: Sequence[int]) -> None:
         super().__init__()
         dims = [in_dim, *hidden_dims, 1]
-        shapes = list(zip(dims[:-1], dims[1:], strict=True))
+        shapes = list(pairwise(dims))
         self.weights = nn.ParameterList(nn.Parameter(stacked_xavier(num_tasks, a, b)) for a, b in shapes)
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(num_tasks, 1, b)) for _, b in shapes)
 
@@ -89,9 +90,9 @@ class TaskHeads(nn.Module):
 def impression_logits(conditional: Tensor) -> Tensor:
     """Logits of the per-impression probabilities of a task chain, from logits that are conditional on the task before.
 
-    ``p_k = sigmoid(c_1) * ... * sigmoid(c_k)`` and the result is ``log p_k - log(1 - p_k)``. Both logarithms are carried
-    along the chain, ``log(1 - p_k) = logaddexp(log(1 - p_(k-1)), log p_(k-1) + log sigmoid(-c_k))``, so nothing is lost
-    where a probability is close to 0 or 1.
+    ``p_k = sigmoid(c_1) * ... * sigmoid(c_k)`` and the result is ``log p_k - log(1 - p_k)``. Both logarithms are
+    carried along the chain, ``log(1 - p_k) = logaddexp(log(1 - p_(k-1)), log p_(k-1) + log sigmoid(-c_k))``, so nothing
+    is lost where a probability is close to 0 or 1.
 
     Source: Ma et al. 2018, "Entire Space Multi-Task Model (ESMM)", arXiv:1804.07931, for the product.
 

@@ -167,4 +167,4 @@ class HeavyRanker(nn.Module):
             prefix = f"layer{index}."
             memory = {name.removeprefix(prefix): part for name, part in rows.items() if name.startswith(prefix)}
             tokens = layer(tokens, memory | masks)
-        return self.heads(self.extraction(tokens.transpose(0, 1).flatten(1)))
+        return self.heads(self.extraction(tokens.transpose(0, 1).flatten(1))).float()

@@ -44,7 +44,7 @@ class GroupTokens(nn.Module):
                 raise ValueError(f"token {token} must read columns in 0..{in_dim - 1}, got {list(group)}")
         width = max(len(group) for group in columns)
         padded = [list(group) + [in_dim] * (width - len(group)) for group in columns]
-        self.num_tokens, self.width, self.token_dim = len(columns), width, token_dim
+        self.num_tokens, self.in_dim, self.width = len(columns), in_dim, width
         self.register_buffer("columns", torch.tensor(padded).reshape(-1), persistent=False)
         self.weight = nn.Parameter(torch.stack([_padded_xavier(len(group), width, token_dim) for group in columns]))
         self.bias = nn.Parameter(torch.zeros(len(columns), 1, token_dim))
@@ -88,9 +88,9 @@ def semantic_groups(slices: Sequence[FlatSlice], labels: Mapping[str, str | None
 
 
 def balanced_groups(slices: Sequence[FlatSlice], num_groups: int) -> list[tuple[str, ...]]:
-    """Divide features into at most ``num_groups`` groups of near equal total width: widest first, to the lightest group.
+    """Divide features into at most ``num_groups`` groups of near equal total width.
 
-    Deterministic: equal widths go by name, equal groups by position.
+    The widest goes first, each to the lightest group. Deterministic: equal widths go by name, equal groups by position.
 
     Example:
         >>> a, b, c = (FlatSlice(name=name, start=0, width=width) for name, width in [("a", 8), ("b", 4), ("c", 4)])

@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from contracts.config import convert
+from contracts.schema import FeatureSchema
+from heavy_ranker.config import ModelConfig
+
 
 @pytest.fixture(autouse=True)
 def _seed():
@@ -32,3 +36,57 @@ def randomised():
         return module
 
     return apply
+
+
+@pytest.fixture(scope="session")
+def schema():
+    """A small schema with all kinds of features, two sequences of different lengths, and a chain of three tasks."""
+    ad_field = {"ad": {"kind": "categorical", "table": "ad"}}
+    age_field = {"time": {"kind": "age", "buckets": 16, "dim": 4}}
+    features = {
+        "country": {"side": "query", "kind": "categorical", "table": "country"},
+        "user_ctr": {"side": "query", "kind": "dense", "default": 0.4},
+        "clicks": {"side": "query", "kind": "sequence", "max_length": 5, "fields": ad_field | age_field},
+        "views": {
+            "side": "query",
+            "kind": "sequence",
+            "max_length": 3,
+            "fields": {"ad": categorical | {"table": "ad"}},
+        },
+        "ad_id": {"side": "ad", "kind": "categorical", "table": "ad"},
+        "tags": {"side": "ad", "kind": "multi_categorical", "table": "tag", "max_length": 3},
+        "price": {"side": "ad", "kind": "dense", "transform": "log1p", "default": 1.0},
+        "seen": {"side": "pair", "kind": "dense", "transform": "log1p", "default": 0.0},
+    }
+    data = {
+        "tasks": ["click", "conversion", "deep_conversion"],
+        "objectives": {"click": "click", "conversion": "conversion"},
+        "tables": {
+            "country": {"dim": 4, "vocabulary": ["DE", "日本"]},
+            "ad": {"dim": 8, "buckets": 64},
+            "tag": {"dim": 4, "buckets": 32},
+        },
+        "features": features,
+    }
+    return convert(data, FeatureSchema, source="test schema")
+
+
+@pytest.fixture(scope="session")
+def sizes():
+    """Small sizes that differ from one another, so that a swapped axis cannot go unnoticed."""
+    return ModelConfig(
+        token_dim=8,
+        query_tokens=2,
+        ad_tokens=2,
+        queries_per_sequence=2,
+        query_hidden_dim=6,
+        num_layers=1,
+        num_heads=2,
+        sequence_expansion=2,
+        num_slices=4,
+        mixer_expansion=2,
+        shared_experts=2,
+        task_experts=1,
+        expert_dim=12,
+        head_dims=(10,),
+    )

@@ -87,3 +87,56 @@ def head_logit(x, heads, task):
         if index < len(heads.weights) - 1:
             x = np.maximum(x, 0.0)
     return x[0]
+
+
+def tokens_of(flat, tokens):
+    """All tokens ``[N, T]`` of one row's flat features."""
+    columns, weight, bias = (
+        tokens.columns.numpy().reshape(tokens.num_tokens, -1),
+        array(tokens.weight),
+        array(tokens.bias),
+    )
+    padded = np.append(flat, 0.0)
+    return np.stack([padded[columns[n]] @ weight[n] + bias[n, 0] for n in range(tokens.num_tokens)])
+
+
+def encode_events(events, encoder):
+    layer, gain = encoder.feed_forward, array(encoder.norm.gain)
+    weights = [array(linear.weight).T for linear in (layer.gate, layer.up, layer.down)]
+    return np.array([event + swiglu(rms_norm(event, gain), *weights) for event in events]).reshape(events.shape)
+
+
+def score_row(ranker, flat, sequences, ad_flat, pair_flat=None):
+    """Per-impression probabilities ``[K]`` of one request and one ad; ``sequences`` hold the true events ``[n, E]``."""
+    request = tokens_of(flat, ranker.request_tokens)
+    ad = tokens_of(ad_flat, ranker.ad_tokens)
+    if pair_flat is not None:
+        ad = np.concatenate([ad, tokens_of(pair_flat, ranker.pair_tokens)])
+    dim, names = request.shape[1], ranker.sequence_names
+    events = {}
+    for name, project in zip(names, ranker.events, strict=True):
+        weight, bias = array(project.project.weight).T, array(project.project.bias)
+        events[name] = sequences[name] @ weight + bias
+    tokens = None
+    for layer in ranker.layers:
+        events = {
+            name: encode_events(events[name], encoder) for name, encoder in zip(names, layer.encoders, strict=True)
+        }
+        if tokens is None:
+            pooled = [events[name].mean(0) if len(events[name]) else np.zeros(dim) for name in names]
+            tokens = np.concatenate([_queries(ranker.generation, request, pooled, ad), request, ad])
+        for at, name in enumerate(names):
+            for query in range(at * layer.queries_per_sequence, (at + 1) * layer.queries_per_sequence):
+                tokens[query] = attend(tokens[query], events[name], layer.decoders[at])
+        tokens = mix_tokens(tokens, layer.mixer)
+    tasks = range(ranker.extraction.num_tasks)
+    logits = [head_logit(extract(tokens.reshape(-1), ranker.extraction, task), ranker.heads, task) for task in tasks]
+    return np.cumprod(sigmoid(np.array(logits)))
+
+
+def _queries(generation, request, pooled, ad):
+    weight = np.concatenate([array(generation.request_in.weight), array(generation.ad_in.weight)], 1)
+    known = np.concatenate([request.reshape(-1), *pooled, ad.reshape(-1)])
+    hidden = silu(weight @ known + array(generation.request_in.bias)).reshape(generation.num_queries, -1)
+    parts = zip(hidden, array(generation.out), array(generation.out_bias), strict=True)
+    return np.stack([h @ out + bias[0] for h, out, bias in parts])

@@ -1,0 +1,104 @@
+"""Builds a heavy ranker from a schema and sizes."""
+
+from collections.abc import Sequence
+
+from contracts.errors import ConfigError
+from contracts.layout import FlatSlice, SideLayout, side_layout
+from contracts.schema import FeatureSchema, Side
+from heavy_ranker.config import ModelConfig, SideGroups
+from heavy_ranker.ple import ProgressiveExtraction, TaskHeads
+from heavy_ranker.query_decoding import CrossDecoding, QueryGeneration
+from heavy_ranker.ranker import HeavyRanker, HyFormerLayer
+from heavy_ranker.sequence import EventProjection, SwiGluEncoder
+from heavy_ranker.token_mixer import TokenMixer
+from heavy_ranker.tokens import GroupTokens, configured_groups, group_columns, semantic_groups
+
+PAIR_GROUP = "pair"
+
+
+def model_sides(schema: FeatureSchema) -> tuple[Side, ...]:
+    """The sides that the ranker reads: the pair only where the schema has such features."""
+    return ("query", "ad", "pair") if schema.side_features("pair") else ("query", "ad")
+
+
+def resolve_groups(schema: FeatureSchema, config: ModelConfig) -> SideGroups:
+    """Which features form which token, for every side of the model.
+
+    A run keeps the result in its configuration: labels and equal widths are no longer asked after that.
+
+    Raises:
+        ConfigError: A side has no feature beside sequences, or a configured group does not fit the schema.
+    """
+    return {side: _side_groups(schema, config, side) for side in model_sides(schema)}
+
+
+def _side_groups(schema: FeatureSchema, config: ModelConfig, side: Side) -> dict[str, tuple[str, ...]]:
+    slices = side_layout(schema, side).flat(pool_sequences=False)
+    if not slices:
+        raise ConfigError(f"features: expected at least one {side} feature that is no sequence, got none")
+    if side in config.groups:
+        return configured_groups(slices, config.groups[side], side=side)
+    if side == "pair":
+        return {PAIR_GROUP: tuple(piece.name for piece in slices)}
+    labels = {name: feature.label for name, feature in schema.side_features(side).items()}
+    return semantic_groups(slices, labels, {"query": config.query_tokens, "ad": config.ad_tokens}[side])
+
+
+def build_ranker(schema: FeatureSchema, config: ModelConfig) -> HeavyRanker:
+    """The ranker without its tables, weights drawn from torch's global generator.
+
+    Raises:
+        ConfigError: See :func:`resolve_groups`; or sizes that do not divide each other.
+    """
+    _check_divides(config)
+    groups = resolve_groups(schema, config)
+    layouts = {side: side_layout(schema, side) for side in groups}
+    tokens = {side: _tokens(layouts[side], side_groups, config) for side, side_groups in groups.items()}
+    sequences = layouts["query"].sequences
+    num_queries = config.queries_per_sequence * max(1, len(sequences))
+    num_tokens = num_queries + sum(side.num_tokens for side in tokens.values())
+    ad_tokens = num_tokens - num_queries - tokens["query"].num_tokens
+    generation = QueryGeneration(
+        num_queries=num_queries,
+        request_dim=(tokens["query"].num_tokens + len(sequences)) * config.token_dim,
+        ad_dim=ad_tokens * config.token_dim,
+        hidden_dim=config.query_hidden_dim,
+        token_dim=config.token_dim,
+    )
+    names = [sequence.name for sequence in sequences]
+    return HeavyRanker(
+        request_tokens=tokens["query"],
+        ad_tokens=tokens["ad"],
+        pair_tokens=tokens.get("pair"),
+        events={sequence.name: EventProjection(sequence.dim, config.token_dim) for sequence in sequences},
+        generation=generation,
+        layers=[_layer(names, num_tokens, config) for _ in range(config.num_layers)],
+        extraction=ProgressiveExtraction(
+            in_dim=num_tokens * config.token_dim,
+            num_tasks=len(schema.tasks),
+            shared_experts=config.shared_experts,
+            task_experts=config.task_experts,
+            expert_dim=config.expert_dim,
+        ),
+        heads=TaskHeads(len(schema.tasks), config.expert_dim, config.head_dims),
+    )
+
+
+def _tokens(layout: SideLayout, groups: dict[str, tuple[str, ...]], config: ModelConfig) -> GroupTokens:
+    slices: Sequence[FlatSlice] = layout.flat(pool_sequences=False)
+    return GroupTokens(group_columns(slices, groups), layout.flat_dim(pool_sequences=False), config.token_dim)
+
+
+def _layer(sequences: Sequence[str], num_tokens: int, config: ModelConfig) -> HyFormerLayer:
+    return HyFormerLayer(
+        encoders={name: SwiGluEncoder(config.token_dim, config.sequence_expansion) for name in sequences},
+        decoders={name: CrossDecoding(config.token_dim, config.num_heads) for name in sequences},
+        mixer=TokenMixer(num_tokens, config.token_dim, config.num_slices, config.mixer_expansion),
+        queries_per_sequence=config.queries_per_sequence,
+    )
+
+
+def _check_divides(config: ModelConfig) -> None:
+    for name, value in (("num_heads", config.num_heads), ("num_slices", config.num_slices)):
+        if value < 1 or config.token_dim % value:
+            raise ConfigError(f"model.{name}: must divide token_dim={config.token_dim}, got {value}")

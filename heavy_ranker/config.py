@@ -1,0 +1,46 @@
+"""Configuration of a heavy ranker: its sizes, and how it is trained. Frozen, keyword-only, unknown keys refused."""
+
+import msgspec
+
+from contracts.schema import Side
+
+SideGroups = dict[Side, dict[str, tuple[str, ...]]]
+"""``{side: {group: (feature, ...)}}``: one token a group."""
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sizes of the model.
+
+    Args:
+        token_dim: Width of a token, T.
+        query_tokens: Tokens of the query side, for features that no label and no group claims.
+        ad_tokens: The same of the ad side.
+        groups: Which features form which token, for the sides named; other sides use labels and equal widths.
+        queries_per_sequence: Query tokens that each behaviour sequence gets.
+        query_hidden_dim: Hidden width of the network that generates one query token.
+        num_layers: HyFormer layers.
+        num_heads: Heads of the decoding attention; divides ``token_dim``.
+        sequence_expansion: Hidden width of a sequence encoder, in token widths.
+        num_slices: Slices of the token mixer; divides ``token_dim``.
+        mixer_expansion: Hidden width of the mixer's layers, in their input widths.
+        shared_experts: Experts that all tasks read.
+        task_experts: Experts of each task.
+        expert_dim: Width of an expert.
+        head_dims: Hidden widths of each task's MLP.
+    """
+
+    token_dim: int
+    query_tokens: int
+    ad_tokens: int
+    groups: SideGroups = {}
+    queries_per_sequence: int
+    query_hidden_dim: int
+    num_layers: int
+    num_heads: int
+    sequence_expansion: int
+    num_slices: int
+    mixer_expansion: int
+    shared_experts: int
+    task_experts: int
+    expert_dim: int
+    head_dims: tuple[int, ...]

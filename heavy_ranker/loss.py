@@ -1,0 +1,31 @@
+"""The training loss: every task on its per-impression probability, over the impressions whose label is known."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def impression_loss(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+    """Sum over tasks of the weighted mean cross entropy over known labels.
+
+    Computes ``sum_k (sum_b w_b known_bk CE(y_bk, sigmoid(l_bk))) / (sum_b w_b known_bk)``. A task without a known label
+    adds nothing. Later tasks are judged on the product of the chain over all impressions, not only on those that were
+    clicked, so they see no selection by the click.
+
+    Source: Ma et al. 2018, "Entire Space Multi-Task Model (ESMM)", arXiv:1804.07931.
+
+    Args:
+        logits: Per-impression ``[B, K]``.
+        labels: ``[B, K]``, NaN where not known (not shown, not mature).
+        weight: ``[B]``, not negative.
+
+    Example:
+        >>> nan = float("nan")
+        >>> impression_loss(torch.zeros(2, 2), torch.tensor([[1.0, nan], [0.0, nan]]), torch.ones(2)).item()
+        0.6931471824645996
+    """
+    known = ~labels.isnan()
+    entropy = F.binary_cross_entropy_with_logits(logits, labels.nan_to_num(), reduction="none")
+    weights = known * weight.unsqueeze(1)
+    totals = weights.sum(0)
+    return ((entropy * weights).sum(0) / totals.where(totals > 0, 1.0)).sum()
