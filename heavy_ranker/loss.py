@@ -1,6 +1,5 @@
 """The training loss: every task on its per-impression probability, over the impressions whose label is known."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -20,6 +19,7 @@ def impression_loss(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
         weight: ``[B]``, not negative.
 
     Example:
+        >>> import torch
         >>> nan = float("nan")
         >>> impression_loss(torch.zeros(2, 2), torch.tensor([[1.0, nan], [0.0, nan]]), torch.ones(2)).item()
         0.6931471824645996

@@ -51,7 +51,7 @@ def schema():
             "side": "query",
             "kind": "sequence",
             "max_length": 3,
-            "fields": {"ad": categorical | {"table": "ad"}},
+            "fields": ad_field,
         },
         "ad_id": {"side": "ad", "kind": "categorical", "table": "ad"},
         "tags": {"side": "ad", "kind": "multi_categorical", "table": "tag", "max_length": 3},
