@@ -143,6 +143,15 @@ class Lists:
     values: pa.Array
     nulls: np.ndarray | None
 
+    def present_values(self) -> pa.Array:
+        """The values of all rows that are not null."""
+        if self.nulls is None:
+            return self.values
+        owned = np.zeros(len(self.values) + 1, np.int64)
+        np.add.at(owned, self.starts, 1)
+        np.add.at(owned, self.starts + self.lengths, -1)
+        return self.values.filter(pa.array(owned[:-1].cumsum() > 0))
+
     def encode(self, positions: np.ndarray, ids_of: TextIds) -> np.ndarray:
         """int32 [n] ids of the values at ``positions``; long lists of which few values are kept are not read whole."""
         if len(self.values) > 4 * len(positions) + _FEW:

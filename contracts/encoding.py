@@ -14,9 +14,10 @@ import pyarrow as pa
 from contracts.columns import WrongTypeError, log_error, slice_column
 from contracts.config_errors import show
 from contracts.errors import LogError
-from contracts.feature_encoders import RowsInWork, feature_encoders
+from contracts.feature_encoders import feature_encoders
 from contracts.layout import SideLayout, side_layout
-from contracts.schema import FeatureSchema, Side
+from contracts.rows_in_work import RowsInWork
+from contracts.schema import Feature, FeatureSchema, Side
 
 Columns: TypeAlias = Mapping[str, pa.Array | pa.ChunkedArray] | pa.Table | pa.RecordBatch
 
@@ -116,6 +117,7 @@ class Encoder:
         schema.require_fitted()
         self.schema = schema
         self.side: Side = side
+        self.features: dict[str, Feature] = schema.side_features(side)
         self.layout: SideLayout = side_layout(schema, side)
         self._encoders = feature_encoders(schema, self.layout)
         self.columns: tuple[str, ...] = tuple(name for encoder in self._encoders for name in encoder.columns)
