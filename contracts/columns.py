@@ -172,7 +172,7 @@ def lists(array: pa.Array, expected: str) -> Lists:
     elif not (kinds.is_list(type_) or kinds.is_large_list(type_)):
         raise WrongTypeError(type_, f"a list of {expected}")
     offsets = array.offsets.to_numpy().astype(np.int64, copy=False)
-    starts, lengths, nulls = offsets[:-1], np.diff(offsets), null_mask(array)
+    starts, lengths, nulls = offsets[:-1], offsets[1:] - offsets[:-1], null_mask(array)
     if nulls is not None:
         lengths[nulls] = 0
     first = offsets[0]

@@ -49,7 +49,8 @@ def _function(feature: Feature) -> Callable[[np.ndarray], np.ndarray]:
             return lambda raw: (signed_log1p(raw) - mean) / std
         case "quantile":
             edges = np.asarray(fitted.edges, np.float64)
-            return lambda raw: interpolated_rank(raw, edges)
+            ranks = even_ranks(len(edges))
+            return lambda raw: np.interp(raw, edges, ranks)
 
 
 def signed_log1p(raw: np.ndarray) -> np.ndarray:
@@ -62,16 +63,14 @@ def signed_log1p(raw: np.ndarray) -> np.ndarray:
     return np.copysign(np.log1p(np.abs(raw)), raw)
 
 
-def interpolated_rank(raw: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Rank of a value among increasing edges, linear between them, -1 at or below the first, 1 at or above the last.
+def even_ranks(num_edges: int) -> np.ndarray:
+    """What ``quantile`` gives at each edge, linear between them: -1 at or below the first, 1 at or above the last.
 
     Example:
-        >>> interpolated_rank(np.array([0.0, 2.0, 3.0, 99.0]), np.array([1.0, 2.0, 4.0])).tolist()
-        [-1.0, 0.0, 0.5, 1.0]
+        >>> even_ranks(3).tolist(), even_ranks(1).tolist()
+        ([-1.0, 0.0, 1.0], [0.0])
     """
-    if len(edges) == 1:
-        return np.zeros_like(raw)
-    return np.interp(raw, edges, np.linspace(-1.0, 1.0, len(edges)))
+    return np.linspace(-1.0, 1.0, num_edges) if num_edges > 1 else np.zeros(1)
 
 
 def _number(value: float | None) -> float:

@@ -183,13 +183,14 @@ class Encoder:
         return present
 
     def _run(self, work: RowsInWork, source: str) -> None:
-        for encoder in self._encoders:
-            try:
-                encoder.encode(work)
-            except WrongTypeError as error:
-                raise log_error(source, work.reading, str(error)) from None
-            except (UnicodeDecodeError, pa.ArrowInvalid) as error:
-                raise log_error(source, work.reading, f"cannot be read: {error}") from None
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and refused
+                for encoder in self._encoders:
+                    encoder.encode(work)
+        except WrongTypeError as error:
+            raise log_error(source, work.reading, str(error)) from None
+        except (UnicodeDecodeError, pa.ArrowInvalid) as error:
+            raise log_error(source, work.reading, f"cannot be read: {error}") from None
 
 
 def _num_rows(present: Mapping[str, pa.Array | pa.ChunkedArray], num_rows: int | None, source: str) -> int:

@@ -96,9 +96,8 @@ class DenseEncoder:
             return
         values = raw.numbers(array)
         nulls = raw.null_mask(array)
-        with np.errstate(over="ignore", invalid="ignore"):
-            out[:] = self.transform.apply(values)
-            bad = ~(np.isfinite(values) & np.isfinite(out))
+        out[:] = self.transform.apply(values)
+        bad = ~(np.isfinite(values) & np.isfinite(out))
         if nulls is not None:
             out[nulls] = self.transform.missing
             bad &= ~nulls
@@ -127,8 +126,7 @@ class EmbeddingEncoder:
         length = out.shape[1]
         whole = lists.lengths == length
         wrong_length = ~whole if lists.nulls is None else ~(whole | lists.nulls)
-        with np.errstate(over="ignore"):
-            values = raw.numbers(lists.values).astype(np.float32)
+        values = raw.numbers(lists.values).astype(np.float32)
         out[whole] = values[lists.starts[whole, None] + np.arange(length)]
         work.missing[self.name] = array.null_count
         work.fault(self.name, f"has a list of another length, expected {length} numbers or null", wrong_length)

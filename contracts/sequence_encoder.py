@@ -80,18 +80,17 @@ class SequenceEncoder:
 
     def _lengths(self, work: RowsInWork, found: dict[str, raw.Lists | None]) -> np.ndarray:
         """Events a row, int64 [B]; rows whose columns disagree are faults and count no event."""
+        present = {column: lists for column, lists in found.items() if lists is not None}
         lengths = np.zeros(len(work.ids), np.int64)
-        for lists in found.values():
-            if lists is not None:
-                lengths = np.maximum(lengths, lists.lengths)
+        for lists in present.values():
+            lengths = np.maximum(lengths, lists.lengths)
         unaligned = np.zeros(len(lengths), bool)
-        for column, lists in found.items():
-            if lists is not None:
-                differs = lists.lengths != lengths
-                if lists.nulls is not None:
-                    differs &= ~lists.nulls
-                work.fault(column, UNALIGNED, differs)
-                unaligned |= differs
+        for column, lists in present.items():
+            differs = lists.lengths != lengths
+            if lists.nulls is not None:
+                differs &= ~lists.nulls
+            work.fault(column, UNALIGNED, differs)
+            unaligned |= differs
         lengths[unaligned] = 0
         return lengths
 
