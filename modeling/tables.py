@@ -107,7 +107,7 @@ class FeatureTables(nn.Module):
     @torch.no_grad()
     def weight(self, table: str) -> Tensor:
         """The rows of one table, [rows, D]; a view: writing to it changes the table."""
-        return self._matrix(self.stack.tables[table].dim)[self.stack.rows(table)]
+        return self._matrix(self.stack.tables[table].dim).detach()[self.stack.rows(table)]
 
     def _matrix(self, dim: int) -> Tensor:
         return self.collections[_key(dim)].embedding_bags[_key(dim)].weight
