@@ -1,0 +1,127 @@
+"""A two-tower bundle as indexing and serving run it: encoders, look-up, exported graphs, and the dot product in NumPy.
+
+Imports neither torch nor model code. Shapes: R requests, A ads, C candidates, H heads, D width of a head's vector.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from contracts.bundle import PARITY_FILE, Bundle
+from contracts.encoding import Encoded, Encoder
+from contracts.schema import FeatureSchema
+from engines.lookup import TableLookup
+from engines.onnxruntime_cpu import OnnxRuntimeEngine
+from engines.parity import check_parity
+from engines.protocol import Engine
+
+PARITY_TOLERANCE = 1e-4
+"""Largest error of an embedding, relative above 1: fp32 engines sum in other orders."""
+
+
+class TwoTowerServing:
+    """Embeds encoded requests and ads with the exported graphs of one bundle.
+
+    Args:
+        schema: Fitted schema of the bundle.
+        tables: ``tables.<name>`` to float32 [rows, dim].
+        query_engine: Runs ``query_tower.onnx``.
+        pin_engine: Runs ``pin_tower.onnx``.
+    """
+
+    def __init__(
+        self, schema: FeatureSchema, tables: Mapping[str, np.ndarray], *, query_engine: Engine, pin_engine: Engine
+    ) -> None:
+        self.query_encoder = Encoder(schema, "query")
+        self.ad_encoder = Encoder(schema, "ad")
+        self._query_lookup = TableLookup(self.query_encoder.layout, tables, pool_sequences=True)
+        self._ad_lookup = TableLookup(self.ad_encoder.layout, tables, pool_sequences=True)
+        self._query_engine = query_engine
+        self._pin_engine = pin_engine
+
+    @classmethod
+    def load(cls, bundle: Bundle, *, threads: int = 2) -> "TwoTowerServing":
+        """Open the graphs and tables of a verified bundle on the CPU.
+
+        Args:
+            bundle: Of kind ``two_tower``.
+            threads: Threads that one graph may use.
+        """
+        return cls(
+            bundle.schema,
+            bundle.tensors(),
+            query_engine=OnnxRuntimeEngine(bundle.file("query_tower.onnx"), threads=threads),
+            pin_engine=OnnxRuntimeEngine(bundle.file("pin_tower.onnx"), threads=threads),
+        )
+
+    def embed_query(self, query: Encoded) -> np.ndarray:
+        """Query embeddings of encoded requests, float32 [R, H, D+2]."""
+        return _embed(self._query_engine, self._query_lookup, query)
+
+    def embed_ads(self, ads: Encoded) -> np.ndarray:
+        """Pin embeddings of encoded ads, float32 [A, H, D+2]."""
+        return _embed(self._pin_engine, self._ad_lookup, ads)
+
+    def check_parity(self, tensors: Mapping[str, np.ndarray], *, source: str = PARITY_FILE) -> dict[str, float]:
+        """Compare with what the trained module computed on saved rows; returns the largest error of each output.
+
+        Raises:
+            ArtifactError: An output is further away than ``PARITY_TOLERANCE``.
+        """
+        return check_parity(self._run, tensors, tolerance=PARITY_TOLERANCE, source=source)
+
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        query = Encoded(ids=inputs["query_ids"], floats=inputs["query_floats"])
+        ads = Encoded(ids=inputs["ad_ids"], floats=inputs["ad_floats"])
+        return {"query_embedding": self.embed_query(query), "pin_embedding": self.embed_ads(ads)}
+
+
+def split_pin_embedding(embedding: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Separate vectors, whose precision an index may lower, from biases, which stay fp32.
+
+    Args:
+        embedding: Pin embeddings [A, H, D+2].
+
+    Returns:
+        Vectors [A, H * D] and biases [A, H].
+
+    Example:
+        >>> vectors, bias = split_pin_embedding(np.array([[[0.5, 2.0, -1.0, 1.0]]]))
+        >>> vectors.tolist(), bias.tolist()
+        ([[0.5, 2.0]], [[-1.0]])
+    """
+    num_ads, num_heads, width = embedding.shape
+    vectors = embedding[:, :, : width - 2].reshape(num_ads, num_heads * (width - 2))
+    return np.ascontiguousarray(vectors), np.ascontiguousarray(embedding[:, :, width - 2])
+
+
+def score(query_embedding: np.ndarray, vectors: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """Logits of the candidates of one request: the dot product of the D+2 dimensions, taken in fp32.
+
+    Args:
+        query_embedding: [H, D+2].
+        vectors: Rows of an index [C, H * D], fp32 or fp16.
+        bias: Their biases [C, H], fp32.
+
+    Returns:
+        float32 logits [C, H].
+
+    Example:
+        >>> query = np.array([[2.0, 0.0, 1.0, -3.0]], np.float32)
+        >>> score(query, np.array([[0.5, 9.0]], np.float16), np.array([[0.25]], np.float32)).tolist()
+        [[-1.75]]
+    """
+    num_heads, width = query_embedding.shape
+    head_dim = width - 2
+    # One matrix product for all heads: column h holds head h's vector and zeros elsewhere.
+    blocks = np.zeros((num_heads, head_dim, num_heads), np.float32)
+    heads = np.arange(num_heads)
+    blocks[heads, :, heads] = query_embedding[:, :head_dim]
+    logits = vectors.astype(np.float32, copy=False) @ blocks.reshape(num_heads * head_dim, num_heads)
+    logits += bias * query_embedding[:, head_dim]
+    logits += query_embedding[:, head_dim + 1]
+    return logits
+
+
+def _embed(engine: Engine, lookup: TableLookup, rows: Encoded) -> np.ndarray:
+    return engine.run({"flat": lookup(rows.ids, rows.floats).flat})["embedding"]

@@ -1,0 +1,49 @@
+"""The two towers with their embedding tables, as they are trained.
+
+Shapes: R requests, A distinct ads, N pairs, H heads, D width of a head's vector.
+"""
+
+from torch import Tensor, nn
+
+from modeling.tables import FeatureTables
+from towers.embedding import pair_logits
+from towers.tower import Tower
+
+
+class TwoTower(nn.Module):
+    """Query tower and pin tower whose embeddings meet in one dot product a head.
+
+    A step computes each tower once per distinct row of its side; pairs come into being only in the dot product.
+
+    Args:
+        tables: Tables of the sides ``query`` and ``ad``, with pooled sequences.
+        query_tower: Embeds requests.
+        pin_tower: Embeds ads.
+    """
+
+    def __init__(self, *, tables: FeatureTables, query_tower: Tower, pin_tower: Tower) -> None:
+        super().__init__()
+        self.tables = tables
+        self.query_tower = query_tower
+        self.pin_tower = pin_tower
+
+    def forward(
+        self, query: tuple[Tensor, Tensor], ad: tuple[Tensor, Tensor], request_index: Tensor, ad_index: Tensor
+    ) -> Tensor:
+        """Per-impression logits of pairs.
+
+        Args:
+            query: Encoded requests: ids [R, num_ids] and floats [R, num_floats].
+            ad: Encoded ads: ids [A, num_ids] and floats [A, num_floats].
+            request_index: Row of ``query`` of each pair, int64 [N].
+            ad_index: Row of ``ad`` of each pair, int64 [N].
+
+        Returns:
+            fp32 logits [N, H].
+        """
+        return pair_logits(*self.embed(query, ad), request_index, ad_index)
+
+    def embed(self, query: tuple[Tensor, Tensor], ad: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Query embeddings [R, H, D+2] and pin embeddings [A, H, D+2]."""
+        inputs = self.tables.forward_sides({"query": query, "ad": ad})
+        return self.query_tower(inputs["query"].flat), self.pin_tower(inputs["ad"].flat)
