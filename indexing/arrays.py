@@ -1,0 +1,69 @@
+"""Arrays that grow on disk: rows are appended to a .npy file whose header is completed at the end."""
+
+from pathlib import Path
+
+import numpy as np
+
+HEADER_BYTES = 128
+_MAGIC = b"\x93NUMPY\x01\x00"
+
+
+class ArrayWriter:
+    """Appends rows to a .npy file, so that memory stays small whatever the number of rows.
+
+    Source: the .npy format, version 1.0, with a header of fixed size.
+
+    Args:
+        path: File to create.
+        dtype: Type of a value.
+        row_shape: Shape of one row; () for a column of scalars.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as directory:
+        ...     with ArrayWriter(Path(directory) / "x.npy", np.float32, (2,)) as writer:
+        ...         writer.append(np.ones((3, 2)))
+        ...     np.load(Path(directory) / "x.npy").shape
+        (3, 2)
+    """
+
+    def __init__(self, path: Path, dtype: np.typing.DTypeLike, row_shape: tuple[int, ...] = ()) -> None:
+        self._dtype, self._row_shape, self.num_rows = np.dtype(dtype), row_shape, 0
+        self._file = open(path, "wb")  # noqa: SIM115 - closed by close
+        self._file.write(self._header())
+
+    def append(self, rows: np.ndarray) -> None:
+        """Append rows [B, *row_shape], cast to the file's type.
+
+        Raises:
+            ValueError: The shape of a row is another one.
+        """
+        if rows.shape[1:] != self._row_shape:
+            raise ValueError(f"rows of shape {self._row_shape} are expected, got {rows.shape[1:]}")
+        self._file.write(np.ascontiguousarray(rows, self._dtype).data)
+        self.num_rows += len(rows)
+
+    def close(self) -> None:
+        """Complete the header and close the file."""
+        self._file.seek(0)
+        self._file.write(self._header())
+        self._file.close()
+
+    def __enter__(self) -> "ArrayWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _header(self) -> bytes:
+        shape = (self.num_rows, *self._row_shape)
+        text = repr({"descr": self._dtype.str, "fortran_order": False, "shape": shape})
+        length = HEADER_BYTES - len(_MAGIC) - 2
+        return _MAGIC + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"
+
+
+def map_array(path: Path) -> np.ndarray:
+    """Map a .npy file, read-only. An empty array is read, since nothing can be mapped."""
+    if path.stat().st_size <= HEADER_BYTES:
+        return np.load(path, allow_pickle=False)
+    return np.load(path, mmap_mode="r", allow_pickle=False)

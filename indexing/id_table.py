@@ -1,0 +1,205 @@
+"""From string ids to rows: an open-addressing hash table in memory-mapped files, shared by processes.
+
+An id is looked up by hash, then compared in full with the stored one: an unknown id never maps to a neighbour. Ids may
+be of any length and alphabet, the empty string and NUL included. A batch is looked up with few NumPy calls, whatever its
+size.
+
+Files of a table of A ids: ``ids.bin`` (all ids as UTF-8), ``offsets.npy`` [A+1] int64, ``tags.npy`` and ``rows.npy``
+[buckets, 16] uint16 and int32. The tags of a bucket are half a cache line, 16 bits of each id's hash (0: empty slot); an
+id that finds its bucket full goes to the next one. All this takes about 19 bytes an id beside the ids themselves.
+
+Shapes: K ids looked up, M possible matches.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from contracts.errors import ArtifactError, LogError
+from indexing.arrays import ArrayWriter, map_array
+from indexing.id_keys import SHORT, Keys, array_bytes, hashes, stored_keys, text_keys, words_at
+
+_SLOTS = 16
+_LOAD = 0.55
+_BATCH = 65_536
+_TAG_BITS = np.uint64(0xFFFF)
+_HALF = np.uint64(32)
+
+
+class IdTable:
+    """A table of distinct ids; the row of an id is the position at which it was written.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as directory:
+        ...     table = IdTable.build(["ad-1", "ad-ü", ""], Path(directory) / "ids")
+        ...     table.lookup(["ad-ü", "ad-2", ""]).tolist()
+        [1, -1, 2]
+    """
+
+    def __init__(self, data: np.ndarray, offsets: np.ndarray, tags: np.ndarray, rows: np.ndarray) -> None:
+        self._data, self._offsets, self._tags, self._rows = (np.asarray(part) for part in (data, offsets, tags, rows))
+
+    @classmethod
+    def build(cls, ids: Sequence[str], directory: Path, *, source: str = "ids") -> "IdTable":
+        """Write a table of ``ids`` into ``directory`` and open it."""
+        writer = IdTableWriter(directory)
+        for start in range(0, len(ids), _BATCH):
+            writer.append(pa.array(ids[start : start + _BATCH], pa.string()))
+        writer.finish(source=source)
+        return cls.open(directory)
+
+    @classmethod
+    def open(cls, directory: Path) -> "IdTable":
+        """Map the files of a table.
+
+        Raises:
+            ArtifactError: A file is missing or does not fit the others.
+        """
+        try:
+            data = np.memmap(directory / "ids.bin", np.uint8, "r")
+            offsets, tags, rows = (map_array(directory / f"{name}.npy") for name in ("offsets", "tags", "rows"))
+        except (OSError, ValueError) as error:
+            raise ArtifactError(f"{directory}: not an id table: {error}") from error
+        if not len(offsets) or tags.shape != rows.shape or len(data) != offsets[-1] + SHORT:
+            raise ArtifactError(f"{directory}: the files of the id table do not fit together")
+        return cls(data, offsets, tags, rows)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def lookup(self, ids: Sequence[str]) -> np.ndarray:
+        """Return the row of each id, int32 [K]; -1 where it is unknown."""
+        return self._find(text_keys(ids))
+
+    def ids(self, rows: np.ndarray) -> list[str]:
+        """Return the ids of rows [K].
+
+        Raises:
+            IndexError: A row is not in ``0..len - 1``.
+        """
+        rows = np.asarray(rows, np.int64)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"rows must be in 0..{len(self) - 1}, got {rows.min()}..{rows.max()}")
+        starts, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
+        return [self._data[start:end].tobytes().decode() for start, end in zip(starts, ends, strict=True)]
+
+    def _find(self, keys: Keys) -> np.ndarray:
+        found = np.full(len(keys.lengths), -1, np.int32)
+        tags, buckets = _places(hashes(keys), len(self._tags))
+        pending = np.arange(len(found))
+        while len(pending):
+            slots = self._tags.take(buckets, axis=0)
+            matches = np.flatnonzero(slots == tags[:, None])
+            asking = matches // _SLOTS
+            rows = self._rows[buckets[asking], matches % _SLOTS]
+            equal = self._equal(keys, pending[asking], rows)
+            found[pending[asking[equal]]] = rows[equal]
+            going_on = np.flatnonzero((found[pending] < 0) & (slots[:, -1] != 0))
+            pending, tags = pending[going_on], tags[going_on]
+            buckets = (buckets[going_on] + 1) % len(self._tags)
+        return found
+
+    def _equal(self, keys: Keys, positions: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Compare ids with stored ones in full, bool [M]."""
+        starts = self._offsets[rows]
+        lengths = keys.lengths[positions]
+        words = words_at(self._data, starts, np.minimum(lengths, SHORT), keys.words.shape[1])
+        equal = (words == keys.words[positions]).all(1) | (lengths > SHORT)
+        equal &= self._offsets[rows + 1] - starts == lengths
+        for at in np.flatnonzero(equal & (lengths > SHORT)):
+            stored = self._data[starts[at] : starts[at] + lengths[at]]
+            equal[at] = stored.tobytes() == keys.text(positions[at])
+        return equal
+
+
+class IdTableWriter:
+    """Writes a table in batches; memory does not grow with the ids, but for a byte a bucket.
+
+    Args:
+        directory: Directory to create.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        self._directory = directory
+        self._file = open(directory / "ids.bin", "wb")  # noqa: SIM115 - closed by finish
+        self._offsets = ArrayWriter(directory / "offsets.npy", np.int64)
+        self._offsets.append(np.zeros(1, np.int64))
+        self._end = 0
+
+    def append(self, ids: pa.StringArray) -> None:
+        """Append ids; there are no nulls."""
+        data, lengths = array_bytes(ids)
+        self._file.write(data.data)
+        self._offsets.append(self._end + np.cumsum(lengths))
+        self._end += len(data)
+
+    def finish(self, *, source: str = "ids") -> None:
+        """Write the hash table.
+
+        Raises:
+            LogError: An id came twice; the message names the source and such ids.
+        """
+        self._file.write(b"\0" * SHORT)
+        self._file.close()
+        self._offsets.close()
+        data = np.memmap(self._directory / "ids.bin", np.uint8, "r")
+        offsets = map_array(self._directory / "offsets.npy")
+        num_buckets = max(1, int(np.ceil((len(offsets) - 1) / (_SLOTS * _LOAD))))
+        shape = (num_buckets, _SLOTS)
+        tags = np.lib.format.open_memmap(self._directory / "tags.npy", "w+", np.uint16, shape)
+        rows = np.lib.format.open_memmap(self._directory / "rows.npy", "w+", np.int32, shape)
+        fill = np.zeros(num_buckets, np.uint8)
+        for start, keys in _stored_batches(data, offsets):
+            _insert(keys, start, tags, rows, fill)
+        tags.flush()
+        rows.flush()
+        _refuse_duplicates(IdTable(data, offsets, tags, rows), source)
+
+
+def _insert(keys: Keys, first_row: int, tags: np.ndarray, rows: np.ndarray, fill: np.ndarray) -> None:
+    """Put each key into the first bucket, from its own on, that has a free slot; fill counts a bucket's used slots."""
+    key_tags, buckets = _places(hashes(keys), len(tags))
+    pending = np.arange(len(buckets))
+    while len(pending):
+        pending = pending[np.argsort(buckets[pending], kind="stable")]
+        bucket = buckets[pending]
+        slot = fill[bucket] + _rank_in_run(bucket)
+        placed = slot < _SLOTS
+        where = bucket[placed], slot[placed]
+        tags[where] = key_tags[pending[placed]]
+        rows[where] = first_row + pending[placed]
+        np.add.at(fill, bucket[placed], np.uint8(1))
+        pending = pending[~placed]
+        buckets[pending] = (buckets[pending] + 1) % len(tags)
+
+
+def _rank_in_run(sorted_values: np.ndarray) -> np.ndarray:
+    """Return the position of each value within its run of equal values."""
+    starts = np.flatnonzero(np.r_[True, np.diff(sorted_values) != 0])
+    lengths = np.diff(np.r_[starts, len(sorted_values)])
+    return np.arange(len(sorted_values)) - np.repeat(starts, lengths)
+
+
+def _refuse_duplicates(table: IdTable, source: str) -> None:
+    for start, keys in _stored_batches(table._data, table._offsets):
+        found = table._find(keys)
+        repeated = np.flatnonzero(found != np.arange(start, start + len(found)))
+        if len(repeated):
+            raise LogError(f"{source}: ids must differ, these came twice: {table.ids(start + repeated[:5])}")
+
+
+def _stored_batches(data: np.ndarray, offsets: np.ndarray) -> Iterator[tuple[int, Keys]]:
+    for start in range(0, len(offsets) - 1, _BATCH):
+        part = offsets[start : start + _BATCH + 1]
+        yield start, stored_keys(data, part[:-1], np.diff(part))
+
+
+def _places(hash_values: np.ndarray, num_buckets: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tag (uint16, not 0) and the bucket (int64) of each hash [K], from its low and its high half."""
+    tags = np.maximum(hash_values & _TAG_BITS, np.uint64(1)).astype(np.uint16)
+    buckets = ((hash_values >> _HALF) * np.uint64(num_buckets)) >> _HALF
+    return tags, buckets.astype(np.int64)

@@ -1,0 +1,138 @@
+"""The id table equals a dict, for ids of any length and alphabet, and says no to everything else."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from contracts.errors import ArtifactError, LogError
+from indexing import id_table
+from indexing.id_keys import hashes, stored_keys, text_keys
+from indexing.id_table import IdTable, IdTableWriter
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+LONG = st.builds(lambda text, times, tail: text * times + tail, TEXT, st.integers(0, 12), TEXT)
+NEAR = [
+    "",
+    "\0",
+    "\0\0",
+    "a",
+    "a\0",
+    "a" * 8,
+    "a" * 9,
+    "a" * 63,
+    "a" * 64,
+    "a" * 65,
+    "a" * 64 + "b",
+    "ä" * 32,
+    "ä" * 33,
+]
+
+
+def build(ids: list[str]) -> IdTable:
+    with tempfile.TemporaryDirectory() as directory:
+        return IdTable.build(ids, Path(directory) / "ids")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TEXT | LONG | st.sampled_from(NEAR), unique=True, max_size=80), st.lists(TEXT | LONG, max_size=20))
+@example(NEAR, [text + "\0" for text in NEAR])
+@example([], ["a", ""])
+def test_lookup_equals_a_dict(ids: list[str], others: list[str]) -> None:
+    table = build(ids)
+    rows = {ad_id: row for row, ad_id in enumerate(ids)}
+    asked = ids[::-1] + others + ids[:3]
+    assert table.lookup(asked).tolist() == [rows.get(ad_id, -1) for ad_id in asked]
+    assert table.ids(np.arange(len(ids))) == ids
+    assert len(table) == len(ids)
+
+
+def test_many_ids_fill_buckets_and_overflow_into_others() -> None:
+    ids = [f"ad-{number}" for number in range(30_000)]
+    table = build(ids)
+    assert table.lookup(ids).tolist() == list(range(30_000))
+    assert (table.lookup([f"ad-{number}" for number in range(30_000, 60_000)]) == -1).all()
+    fill = (table._tags != 0).sum(1)
+    assert fill.max() == 16
+    assert fill.sum() == 30_000
+
+
+@pytest.mark.parametrize("length", [5, 40, 200])
+def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    monkeypatch.setattr(id_table, "hashes", lambda keys: np.full(len(keys.lengths), 7 << 40, np.uint64))
+    ids = [f"{number:0{length}}" for number in range(60)]
+    table = build(ids)
+    assert table.lookup(ids).tolist() == list(range(60))
+    assert table.lookup([f"{60:0{length}}", "0" * (length - 1)]).tolist() == [-1, -1]
+
+
+def test_a_lone_surrogate_is_unknown() -> None:
+    assert build(["a", "ü"]).lookup(["\ud800", "a", "ü"]).tolist() == [-1, 0, 1]
+
+
+def test_an_id_is_hashed_alike_whatever_stands_beside_it() -> None:
+    alone, beside = text_keys(["ad-1"]), text_keys(["ad-1", "b" * 60, "c" * 100])
+    assert hashes(alone)[0] == hashes(beside)[0]
+    data = np.frombuffer(b"xxad-1yyyy" + b"z" * 64, np.uint8)
+    assert hashes(stored_keys(data, np.array([2]), np.array([4])))[0] == hashes(alone)[0]
+
+
+def test_hashes_of_similar_ids_differ_and_spread() -> None:
+    ids = [f"{a:07}{chr(a % 90 + 33)}{b:07}{chr(b % 90 + 33)}" for a in range(200) for b in range(200)]
+    values = hashes(text_keys(ids))
+    assert len(np.unique(values)) == len(ids)
+    for half in (values >> np.uint64(56), values & np.uint64(255)):
+        counts = np.bincount(half.astype(np.int64), minlength=256)
+        assert counts.min() > 100
+        assert counts.max() < 220
+
+
+def test_duplicates_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match=r"catalogue: ids must differ, these came twice: \['b'\]"):
+        IdTable.build(["a", "b", "c", "b"], tmp_path / "ids", source="catalogue")
+
+
+def test_slices_and_batches_append_like_one_list(tmp_path: Path) -> None:
+    whole = pa.array(["skipped", "a", "", "ü", "b" * 100])
+    writer = IdTableWriter(tmp_path / "ids")
+    for part in (whole.slice(1, 2), whole.slice(3, 0), whole.slice(3), pa.array([], pa.string())):
+        writer.append(part)
+    writer.finish()
+    table = IdTable.open(tmp_path / "ids")
+    assert table.ids(np.arange(4)) == ["a", "", "ü", "b" * 100]
+    assert table.lookup(["b" * 100, "ü", "", "skipped"]).tolist() == [3, 2, 1, -1]
+
+
+def test_rows_out_of_range_are_refused() -> None:
+    with pytest.raises(IndexError, match=r"rows must be in 0\.\.1, got -1\.\.0"):
+        build(["a", "b"]).ids(np.array([-1, 0]))
+
+
+def test_other_processes_read_the_same_files(tmp_path: Path) -> None:
+    IdTable.build(["a", "ü", "c"], tmp_path / "ids")
+    code = (
+        "import sys; from pathlib import Path; from indexing.id_table import IdTable;"
+        "print(IdTable.open(Path(sys.argv[1])).lookup(['ü', 'x']).tolist())"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "ids")], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[1, -1]"
+
+
+@pytest.mark.parametrize("name", ["ids.bin", "offsets.npy", "tags.npy", "rows.npy"])
+def test_truncated_files_are_refused(tmp_path: Path, name: str) -> None:
+    IdTable.build(["a", "b"], tmp_path / "ids")
+    path = tmp_path / "ids" / name
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ArtifactError, match="id table"):
+        IdTable.open(tmp_path / "ids")
+    path.unlink()
+    with pytest.raises(ArtifactError, match="not an id table"):
+        IdTable.open(tmp_path / "ids")
