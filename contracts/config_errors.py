@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from contracts.errors import ConfigError
+
 _MESSAGE = re.compile(r"^(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<index>\d+)\]|\[\.\.\.\]")
 _FIELD = re.compile(r"^Object (?P<fault>contains unknown|missing required) field `(?P<name>.*)`$", re.DOTALL)
@@ -86,7 +88,7 @@ def _failing_key(path: Path, message: str, data: Any, type_: Any) -> str:
     for key, value in mapping.items():
         try:
             msgspec.convert(_replaced(data, path, {key: value}), type_)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, ConfigError) as error:
             if str(error) == message:
                 return key
     return "..."
