@@ -1,0 +1,82 @@
+"""Routes that move or re-read the store's pointer, behind a bearer token."""
+
+import asyncio
+import hmac
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from contracts.errors import InputError, RequestError
+from service.body import read_body
+from service.follower import Follower
+from service.openapi import answers, body
+from service.problems import HttpProblem
+from service.settings import Settings
+from service.status import Releases, RollbackRequest, ServingRelease, releases, serving_release
+from service.wire import JSON, decode
+
+MAX_BODY_BYTES = 64 << 10
+PROBLEMS = (400, 401, 409, 413, 422)
+
+
+def admin_router(follower: Follower, settings: Settings) -> APIRouter:
+    """The routes over one follower. Without a token in the settings they answer 401 to everybody."""
+    router = APIRouter(prefix="/admin")
+    token = settings.admin_token.get_secret_value() if settings.admin_token else None
+
+    @router.post(
+        "/rollback",
+        summary="Move a scenario's pointer one release back and follow it",
+        responses=answers(ServingRelease, problems=PROBLEMS),
+        response_class=Response,
+        openapi_extra=body(RollbackRequest) | SECURITY,
+    )
+    async def rollback(request: Request) -> Response:
+        require_token(request, token)
+        wanted = decode(await read_body(request, MAX_BODY_BYTES), RollbackRequest)
+        return _json(await asyncio.to_thread(_roll_back, follower, wanted.scenario))
+
+    @router.post(
+        "/reload",
+        summary="Follow the store's pointers now, and try refused releases again",
+        responses=answers(Releases, problems=(401,)),
+        response_class=Response,
+        openapi_extra=SECURITY,
+    )
+    async def reload(request: Request) -> Response:
+        require_token(request, token)
+        await asyncio.to_thread(follower.poll, retry_failed=True)
+        return _json(await asyncio.to_thread(releases, follower))
+
+    return router
+
+
+def require_token(request: Request, token: str | None) -> None:
+    """Refuse a request whose ``Authorization: Bearer`` is not the token; the comparison takes constant time.
+
+    Raises:
+        HttpProblem: 401.
+    """
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    is_right = hmac.compare_digest(given.strip().encode(), (token or "").encode())
+    if token is None or scheme.lower() != "bearer" or not is_right:
+        detail = "expected the header Authorization: Bearer TOKEN with the token of ADSIEVE_ADMIN_TOKEN"
+        raise HttpProblem(401, "token", detail, headers={"WWW-Authenticate": "Bearer"})
+
+
+def _roll_back(follower: Follower, scenario: str) -> ServingRelease:
+    try:
+        follower.store.rollback(scenario)
+    except InputError as error:
+        raise RequestError(str(error), field="scenario") from error
+    follower.poll(retry_failed=True)
+    return serving_release(follower, scenario)
+
+
+def _json(value: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(value), media_type=JSON)
+
+
+SECURITY = {"security": [{"admin_token": []}]}

@@ -1,0 +1,132 @@
+"""Puts the ranked columns into the answer. Shapes: K ads of the answer, P ads of one pool."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.api import Ads, Degraded, Dropped, Explain, RankRequest, RankResponse, Timing
+from service.candidates import Resolved
+from service.features import FeatureNotes
+from service.heavy import HeavyScores
+from service.light import Ranking, Scored
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Everything that ranking found.
+
+    ``ids`` are the candidates of the request, None where ads were retrieved; ``final`` are all survivors in final
+    order, and ``heavy`` their scores in the same order, None where that is the light order.
+    """
+
+    ids: list[str] | None
+    resolved: Resolved
+    scored: Sequence[Scored]
+    final: Ranking
+    heavy: HeavyScores | None
+    degraded: Degraded | None
+    notes: FeatureNotes
+
+    @property
+    def num_ranked(self) -> int:
+        return sum(len(pool.rows) for pool in self.resolved.pools)
+
+    @property
+    def num_candidates(self) -> int:
+        """What was handed in or retrieved."""
+        return self.num_ranked if self.ids is None else len(self.ids)
+
+
+def build_response(
+    request: RankRequest, result: Result, warnings: list[str], timing: Callable[[], Timing]
+) -> RankResponse:
+    """The answer to ``request``, cut to its limit; ``timing`` is asked last."""
+    shown = _Shown(result, len(result.final) if request.limit is None else request.limit)
+    return RankResponse(
+        request_id=uuid.uuid4().hex if request.request_id is None else request.request_id,
+        release={part.release.scenario: part.release.versions for part in result.scored},
+        ads=shown.ads(),
+        dropped=Dropped() if result.ids is None else result.resolved.dropped(result.ids),
+        arm=None,
+        warnings=warnings,
+        degraded=result.degraded,
+        explain=shown.explain() if request.explain else None,
+        timing_ms=timing(),
+    )
+
+
+class _Shown:
+    """The first ``limit`` ads of a result, K of them, whose columns are gathered pool by pool."""
+
+    def __init__(self, result: Result, limit: int) -> None:
+        self._result = result
+        self._ranking = result.final.take(slice(0, limit))
+        self._num_shown = len(self._ranking)
+        self._members = [np.flatnonzero(self._ranking.owners == owner) for owner in range(len(result.scored))]
+
+    def ads(self) -> Ads:
+        owners = self._ranking.owners.tolist()
+        heavy = self._result.heavy
+        return Ads(
+            ids=self._ids(),
+            utilities=self._ranking.utilities.tolist(),
+            scenarios=[self._result.scored[owner].release.scenario for owner in owners],
+            explored=[False] * self._num_shown,
+            light={task: _or_null(values) for task, values in self._light().items()},
+            heavy=None
+            if heavy is None
+            else {task: _or_null(values[: self._num_shown]) for task, values in heavy.probabilities.items()},
+        )
+
+    def explain(self) -> Explain:
+        scored, result = self._result.scored, self._result
+        names = [scored[owner].release.objectives.names for owner in self._ranking.owners.tolist()]
+        codes = self._gather([part.pool.objectives for part in scored], np.int64).tolist()
+        return Explain(
+            bids=self._gather([part.pool.bids for part in scored], np.float64).tolist(),
+            objectives=[names_of[code] for names_of, code in zip(names, codes, strict=True)],
+            light_utilities=self._gather([part.utilities for part in scored], np.float64).tolist(),
+            counts={
+                "candidates": result.num_candidates,
+                "ranked": result.num_ranked,
+                "survivors": len(result.final),
+            },
+            features=result.notes.reports,
+        )
+
+    def _ids(self) -> list[str]:
+        ids, scored = self._result.ids, self._result.scored
+        if ids is not None:
+            positions = self._gather([part.pool.positions for part in scored], np.int64)
+            return [ids[position] for position in positions.tolist()]
+        found = np.empty(self._num_shown, object)
+        for part, members in zip(scored, self._members, strict=True):
+            rows = part.pool.rows[self._ranking.places[members]]
+            found[members] = part.release.index.id_table.ids(rows)
+        return found.tolist()
+
+    def _light(self) -> dict[str, np.ndarray]:
+        """Probabilities by task [K], NaN where an ad's model lacks the task."""
+        scored = self._result.scored
+        tasks = dict.fromkeys(task for part in scored for task in part.release.tasks)
+        columns = {task: np.full(self._num_shown, np.nan) for task in tasks}
+        for part, members in zip(scored, self._members, strict=True):
+            for head, task in enumerate(part.release.tasks):
+                columns[task][members] = part.probabilities[self._ranking.places[members], head]
+        return columns
+
+    def _gather(self, columns: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+        """One column [P] of each pool to one of what is shown [K]."""
+        gathered = np.zeros(self._num_shown, dtype)
+        for column, members in zip(columns, self._members, strict=True):
+            gathered[members] = column[self._ranking.places[members]]
+        return gathered
+
+
+def _or_null(values: np.ndarray) -> list[float | None]:
+    """A list with null for NaN."""
+    if not np.isnan(values).any():
+        return values.tolist()
+    return [None if value != value else value for value in values.tolist()]

@@ -1,0 +1,144 @@
+"""What /rank takes and answers. Candidates and ads are columns, never one object each."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+
+_COLUMNS_SCHEMA = {
+    "description": "Ad ids, or columns of equal length: ids, and optionally bids, objectives and pair features.",
+    "anyOf": [
+        {"type": "array", "items": {"type": "string"}},
+        {
+            "type": "object",
+            "required": ["ids"],
+            "properties": {
+                "ids": {"type": "array", "items": {"type": "string"}},
+                "bids": {"type": "array", "items": {"type": ["number", "null"]}},
+                "objectives": {"type": "array", "items": {"type": ["string", "null"]}},
+            },
+            "additionalProperties": {"type": "array"},
+        },
+        {"type": "null"},
+    ],
+}
+
+
+class Filters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ads of these advertisers are left out, with or without candidates."""
+
+    exclude_advertisers: list[str] = []
+
+
+class RankRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One request to rank ads.
+
+    ``scenario`` names a scenario of the store, or ``auto``: each candidate by the model of its own scenario. ``query``
+    maps feature names to values; a history maps its fields to lists of equal length, oldest event first. Without
+    ``candidates`` the index is searched. ``event_time`` (RFC 3339 with a zone) is the moment that ages are taken
+    against, now unless given. ``limit`` cuts the answer, ``survivors`` what reaches the heavy ranker.
+    """
+
+    scenario: Annotated[str, msgspec.Meta(min_length=1)]
+    query: dict[str, Any]
+    request_id: Annotated[str, msgspec.Meta(max_length=256)] | None = None
+    event_time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    candidates: Annotated[list[str] | dict[str, Any] | None, msgspec.Meta(extra_json_schema=_COLUMNS_SCHEMA)] = None
+    filters: Filters = Filters()
+    survivors: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    stage: Literal["full", "light"] = "full"
+    timeout_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    explain: bool = False
+
+
+class CandidateColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """Checked candidate columns, each as long as ``ids``. ``bids`` holds NaN where the request has null."""
+
+    ids: list[str]
+    bids: np.ndarray | None = None
+    objectives: list[str | None] | None = None
+    pair: dict[str, list[Any]] = {}
+
+
+class Versions(msgspec.Struct, frozen=True, kw_only=True):
+    """What ranked one scenario."""
+
+    two_tower: str
+    index: str
+    heavy: str | None
+
+
+class Ads(msgspec.Struct, frozen=True, kw_only=True):
+    """The ranked ads, best first, as columns. ``light`` and ``heavy`` hold per-impression probabilities by task.
+
+    A probability is null where the model of an ad's scenario lacks the task; ``heavy`` is null where it did not rank.
+    """
+
+    ids: list[str]
+    utilities: list[float]
+    scenarios: list[str]
+    explored: list[bool]
+    light: dict[str, list[float | None]]
+    heavy: dict[str, list[float | None]] | None
+
+
+class Dropped(msgspec.Struct, frozen=True, kw_only=True):
+    """Candidates that were not ranked, by reason, in the order of the request; each stands in one list only."""
+
+    unknown: list[str] = []
+    inactive: list[str] = []
+    filtered: list[str] = []
+    duplicate: list[str] = []
+    bid: list[str] = []
+    scenario: list[str] = []
+
+
+class Degraded(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the ads are in light order although the heavy ranker was asked for."""
+
+    stage: Literal["heavy"]
+    reason: Literal["deadline", "failed", "absent"]
+    detail: str
+
+
+class FeatureReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Query features that a model found missing or outside its vocabulary."""
+
+    missing: list[str]
+    out_of_vocabulary: list[str]
+
+
+class Explain(msgspec.Struct, frozen=True, kw_only=True):
+    """How the answer came about. The lists go with ``ads.ids``; ``features`` is by model version."""
+
+    bids: list[float]
+    objectives: list[str]
+    light_utilities: list[float]
+    counts: dict[str, int]
+    features: dict[str, FeatureReport]
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds of each stage."""
+
+    decode: float
+    query_tower: float
+    light: float
+    heavy: float
+    total: float
+
+
+class RankResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one request."""
+
+    request_id: str
+    release: dict[str, Versions]
+    ads: Ads
+    dropped: Dropped
+    arm: str | None
+    warnings: list[str]
+    degraded: Degraded | None
+    explain: Explain | None
+    timing_ms: Timing

@@ -1,0 +1,122 @@
+"""Commands of the service: ``adsieve serve`` and ``adsieve rank``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from service.api import RankResponse
+    from service.settings import Settings
+
+Store = Annotated[Path, typer.Option(help="Directory of the release store, as `adsieve index publish` fills it.")]
+
+
+def serve(
+    store: Store,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all interfaces.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 8000,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serve POST /rank over HTTP, following the releases of a store.
+
+    Limits and policies come from ADSIEVE_* variables, such as ADSIEVE_UNKNOWN_ADS=score or ADSIEVE_MAX_IN_FLIGHT=128;
+    the admin routes need ADSIEVE_ADMIN_TOKEN. The store may still be empty: a release is picked up once published.
+    """
+    import logging
+    import os
+
+    settings = load_settings(store)
+    # NumPy's BLAS reads this once, when it is first imported: below.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(settings.engine_threads))
+    import faiss
+    import uvicorn
+
+    from service.app import create_app
+
+    faiss.omp_set_num_threads(settings.engine_threads)
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    uvicorn.run(create_app(settings), host=host, port=port, log_level=log_level.lower(), access_log=False)
+
+
+def rank(
+    request: Annotated[Path, typer.Argument(help="A file with the JSON body that POST /rank takes.")],
+    store: Store,
+    json: Annotated[bool, typer.Option("--json", help="Print the whole answer, as /rank gives it.")] = False,
+) -> None:
+    """Rank one request without a server, with the releases that the store's pointers name now.
+
+    The answer is that of POST /rank under the same ADSIEVE_* variables.
+    """
+    import sys
+
+    from service.wire import encode_response
+
+    response = rank_file(request, load_settings(store))
+    if json:
+        sys.stdout.write(encode_response(response).decode() + "\n")
+    else:
+        _print_table(response)
+
+
+def load_settings(store: Path) -> "Settings":
+    """Settings from ``ADSIEVE_*`` variables; ConfigError names the variable, the value and what was expected."""
+    import pydantic
+
+    from contracts.errors import ConfigError
+    from service.settings import Settings
+
+    try:
+        return Settings(store=store)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        name = "ADSIEVE_" + "_".join(str(part) for part in first["loc"]).upper()
+        raise ConfigError(f"{name}: {first['msg']}, got {first['input']!r}") from error
+
+
+def rank_file(path: Path, settings: "Settings") -> "RankResponse":
+    """Answer the request in a JSON file from the current releases of the store.
+
+    Raises:
+        InputError: The file is missing or no JSON.
+        RequestError: A field has a wrong type or value.
+        ArtifactError: A release cannot be loaded.
+    """
+    from indexing.store import DirectoryStore
+
+    from contracts.errors import InputError
+    from service.deadline import Deadline
+    from service.ranker import rank as rank_request
+    from service.releases import load_snapshot
+    from service.wire import decode_request
+
+    if not path.is_file():
+        raise InputError(f"{path}: no such file, expected the JSON body of a ranking request")
+    request = decode_request(path.read_bytes())
+    snapshot = load_snapshot(DirectoryStore(settings.store), engine_threads=settings.engine_threads)
+    timeout_ms = settings.timeout_ms if request.timeout_ms is None else request.timeout_ms
+    return rank_request(request, snapshot, settings, Deadline.after_ms(timeout_ms)).response
+
+
+def _print_table(response: "RankResponse") -> None:
+    import msgspec
+    from rich.console import Console
+    from rich.table import Table
+
+    ads, table = response.ads, Table(title=f"request {response.request_id}")
+    columns = {f"light {task}": values for task, values in ads.light.items()}
+    columns |= {f"heavy {task}": values for task, values in (ads.heavy or {}).items()}
+    for name in ("#", "ad", "scenario", "utility", *columns):
+        table.add_column(name, justify="left" if name in ("ad", "scenario") else "right")
+    for place, (ad_id, scenario, utility) in enumerate(zip(ads.ids, ads.scenarios, ads.utilities, strict=True)):
+        values = ["" if column[place] is None else f"{column[place]:.4f}" for column in columns.values()]
+        table.add_row(str(place + 1), ad_id, scenario, f"{utility:.5g}", *values)
+    console = Console()
+    console.print(table)
+    dropped = {reason: len(ids) for reason, ids in msgspec.to_builtins(response.dropped).items() if ids}
+    for line in (*response.warnings, *([f"degraded: {response.degraded.detail}"] if response.degraded else [])):
+        console.print(line, markup=False)
+    if dropped:
+        console.print("dropped: " + ", ".join(f"{count} {reason}" for reason, count in dropped.items()))
+    timing = msgspec.to_builtins(response.timing_ms)
+    console.print(", ".join(f"{stage} {spent:.1f} ms" for stage, spent in timing.items()))

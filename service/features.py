@@ -1,0 +1,113 @@
+"""Raw features of a request to encoded rows, under the policies for unknown and missing ones."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from contracts.encoding import Encoded, Encoder
+from contracts.errors import RequestError
+from contracts.rows import request_columns
+from service.api import FeatureReport
+from service.releases import LoadedRelease
+from service.settings import Settings
+
+
+@dataclass
+class FeatureNotes:
+    """What was found about the features of one request, for its warnings, its explanation and the metrics.
+
+    ``unknown`` are dotted names that no model reads; ``reports`` are by model version.
+    """
+
+    unknown: list[str] = field(default_factory=list)
+    reports: dict[str, FeatureReport] = field(default_factory=dict)
+
+    def missing(self) -> list[str]:
+        """Dotted names of query features that some model found missing, sorted."""
+        return sorted({f"query.{name}" for report in self.reports.values() for name in report.missing})
+
+    def warnings(self, settings: Settings) -> list[str]:
+        """The lines for the answer."""
+        lines = [f"unknown feature {name} ignored" for name in self.unknown]
+        if settings.missing_features == "warn":
+            lines += [f"missing feature {name}, its default was used" for name in self.missing()]
+        return lines
+
+
+def note_unknown(
+    query: Mapping[str, Any], pair: Mapping[str, Any], releases: Sequence[LoadedRelease], settings: Settings
+) -> list[str]:
+    """Dotted names of features, and of fields of histories, that no model of ``releases`` reads.
+
+    Raises:
+        RequestError: There is one and the policy refuses it.
+    """
+    known = frozenset().union(*(release.known_features for release in releases))
+    unknown = [name for name in _given_names(query, pair, known) if name not in known]
+    if unknown and settings.unknown_features == "refuse":
+        raise RequestError("unknown feature, no model of this scenario reads it", field=unknown[0])
+    return unknown
+
+
+def _given_names(query: Mapping[str, Any], pair: Mapping[str, Any], known: frozenset[str]) -> list[str]:
+    names = []
+    for name, value in query.items():
+        names.append(f"query.{name}")
+        if isinstance(value, dict) and names[-1] in known:
+            names += [f"query.{name}.{column}" for column in value]
+    return [*names, *(f"candidates.{name}" for name in pair)]
+
+
+def check_lengths(query: Mapping[str, Any], max_list_length: int) -> None:
+    """Refuse lists, and lists inside histories, that are longer than allowed.
+
+    Raises:
+        RequestError: Names the feature or the field of a history.
+    """
+    for name, value in query.items():
+        columns = value.items() if isinstance(value, dict) else [("", value)]
+        for column, values in columns:
+            if isinstance(values, list) and len(values) > max_list_length:
+                path = f"query.{name}.{column}".removesuffix(".")
+                raise RequestError(f"at most {max_list_length:,} values, got {len(values):,}", field=path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryEncoding:
+    """Encodes the features of one request for one model after another.
+
+    ``event_time_us`` is the moment that ages are taken against, microseconds since 1970 UTC; what is missing goes to
+    ``notes``.
+    """
+
+    query: Mapping[str, Any]
+    event_time_us: int
+    notes: FeatureNotes
+    settings: Settings
+
+    def encode(self, encoder: Encoder, version: str) -> Encoded:
+        """One encoded row.
+
+        Args:
+            encoder: Of the query side of a model.
+            version: Of the model, the key in ``notes.reports``.
+
+        Raises:
+            RequestError: A value of a wrong type, not finite, an event later than the request; or a policy refuses that
+                a feature is missing.
+        """
+        columns, _ = request_columns(encoder, self.query)
+        times = np.array([self.event_time_us], np.int64)
+        batch = encoder.encode(columns, num_rows=1, event_time=times, absent="missing", invalid="mark")
+        for fault in batch.faults:
+            raise RequestError(fault.rule, field=f"query.{fault.column}")
+        report = FeatureReport(
+            missing=[name for name, count in batch.coverage.missing.items() if count],
+            out_of_vocabulary=[name for name, count in batch.coverage.out_of_vocabulary.items() if count],
+        )
+        if report.missing and self.settings.missing_features == "refuse":
+            raise RequestError("required feature is missing", field=f"query.{report.missing[0]}")
+        self.notes.reports[version] = report
+        return batch.encoded

@@ -1,0 +1,153 @@
+"""Follows the store's pointers: loads a new release aside, then swaps one reference. A bad one is refused, loudly."""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+from indexing.store import DirectoryStore
+
+from contracts.release import Release
+from service.releases import LoadedRelease, Snapshot, load_release
+from service.settings import Settings
+from service.telemetry import Telemetry
+from service.warmup import warm_up
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A release that could not be loaded; ``at`` is Unix time."""
+
+    release_id: str
+    error: str
+    at: float
+
+
+class Follower:
+    """Holds the serving snapshot and keeps it up with the store.
+
+    ``poll`` blocks; ``snapshot`` may be read from any thread. A release that fails stays out and the one before serves
+    on; it is tried again after ``failed_retry_s``, so that a repaired store needs no restart. A process that starts
+    while the current release is broken serves the newest older one that loads.
+
+    Args:
+        store: Whose pointers are followed.
+        settings: Threads, policies, pauses.
+        telemetry: Counts failures and shows what serves.
+    """
+
+    def __init__(self, store: DirectoryStore, settings: Settings, telemetry: Telemetry) -> None:
+        self._store, self._settings, self._telemetry = store, settings, telemetry
+        self._lock = threading.Lock()
+        self._snapshot = Snapshot()
+        self._loaded_at: dict[str, float] = {}
+        self._failures: dict[str, Failure] = {}
+        self._is_ready = False
+
+    @property
+    def store(self) -> DirectoryStore:
+        return self._store
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self._snapshot
+
+    @property
+    def failures(self) -> dict[str, Failure]:
+        """Failures that still stand, by scenario."""
+        return dict(self._failures)
+
+    @property
+    def loaded_at(self) -> dict[str, float]:
+        """When the serving release of each scenario was loaded, Unix time."""
+        return dict(self._loaded_at)
+
+    @property
+    def is_ready(self) -> bool:
+        """True once every scenario of the store had a warm release, and from then on."""
+        return self._is_ready
+
+    def poll(self, *, retry_failed: bool = False) -> None:
+        """Load what the pointers name and is not served yet.
+
+        Args:
+            retry_failed: Try failed releases at once.
+        """
+        with self._lock:
+            try:
+                scenarios = sorted(self._store.scenarios())
+            except Exception as error:
+                self._fail("", "", error)
+                return
+            self._failures.pop("", None)
+            for scenario in scenarios:
+                self._follow(scenario, retry_failed)
+            if scenarios and all(scenario in self._snapshot.releases for scenario in scenarios):
+                self._is_ready = True
+
+    def _follow(self, scenario: str, retry_failed: bool) -> None:
+        release_id = ""
+        try:
+            release = self._store.current(scenario)
+            if release is None:
+                return
+            release_id = release.release_id
+            if self._is_current(release) or self._is_paused(release, retry_failed):
+                return
+            self._serve(self._load(release))
+            self._failures.pop(scenario, None)
+        except Exception as error:  # whatever is wrong with a release, what serves must go on serving
+            self._fail(scenario, release_id, error)
+            if scenario not in self._snapshot.releases:
+                self._fall_back(scenario, release_id)
+
+    def _is_current(self, release: Release) -> bool:
+        serving = self._snapshot.releases.get(release.scenario)
+        is_current = serving is not None and serving.release.release_id == release.release_id
+        if is_current:
+            self._failures.pop(release.scenario, None)
+        return is_current
+
+    def _is_paused(self, release: Release, retry_failed: bool) -> bool:
+        failure = self._failures.get(release.scenario)
+        if failure is None or retry_failed or failure.release_id != release.release_id:
+            return False
+        return time.time() - failure.at < self._settings.failed_retry_s
+
+    def _load(self, release: Release) -> LoadedRelease:
+        paths = self._store.paths(release)
+        threads = self._settings.engine_threads
+        loaded = load_release(release, paths, serving=self._snapshot, engine_threads=threads)
+        num_requests = warm_up(loaded, self._settings)
+        log.info("release %s loaded, warmed up with %d saved requests", release.release_id, num_requests)
+        return loaded
+
+    def _serve(self, loaded: LoadedRelease) -> None:
+        before = self._snapshot.releases.get(loaded.scenario)
+        self._snapshot = self._snapshot.with_release(loaded)
+        self._loaded_at[loaded.scenario] = time.time()
+        self._telemetry.loaded(before, loaded, self._loaded_at[loaded.scenario])
+        log.info("scenario %s is served by release %s", loaded.scenario, loaded.release.release_id)
+
+    def _fall_back(self, scenario: str, failed: str) -> None:
+        for release in self._older(scenario, failed):
+            try:
+                self._serve(self._load(release))
+                return
+            except Exception as error:
+                log.error("release %s of %s is refused too: %s", release.release_id, scenario, error)
+
+    def _older(self, scenario: str, failed: str) -> list[Release]:
+        try:
+            return [release for release in self._store.list(scenario) if release.release_id != failed]
+        except Exception as error:
+            log.error("releases of %s cannot be listed: %s", scenario, error)
+            return []
+
+    def _fail(self, scenario: str, release_id: str, error: Exception) -> None:
+        log.error("release %s of %s is refused: %s", release_id or "?", scenario or "the store", error)
+        self._telemetry.release_failures.labels(scenario).inc()
+        message = f"{type(error).__name__}: {error}"
+        self._failures[scenario] = Failure(release_id=release_id, error=message, at=time.time())

@@ -1,0 +1,67 @@
+"""The light stage: the query tower once, dot products with the candidates' vectors, utilities, survivors.
+
+Shapes: P ads of one pool, K survivors, H heads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.candidates import Pool
+from service.releases import LoadedRelease
+from service.utility import sigmoid, top_positions
+from towers.serving import score
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """A pool with its per-impression probabilities [P, H] and utilities [P]."""
+
+    release: LoadedRelease
+    pool: Pool
+    probabilities: np.ndarray
+    utilities: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """Ads of several pools in one order, best first.
+
+    ``owners`` [K] are places in the list of pools, ``places`` [K] places in that pool, ``utilities`` [K] the order's.
+    """
+
+    owners: np.ndarray
+    places: np.ndarray
+    utilities: np.ndarray
+
+    def take(self, order: np.ndarray | slice, utilities: np.ndarray | None = None) -> "Ranking":
+        """The ads at these positions, with other utilities where given (these are in the new order already)."""
+        taken = self.utilities[order] if utilities is None else utilities
+        return Ranking(owners=self.owners[order], places=self.places[order], utilities=taken)
+
+    def __len__(self) -> int:
+        return len(self.owners)
+
+
+def score_pool(release: LoadedRelease, pool: Pool, query_embedding: np.ndarray) -> Scored:
+    """Score every ad of a pool against one query embedding [H, D+2]."""
+    vectors, bias = release.index.vectors[pool.rows], release.index.bias[pool.rows]
+    cold = pool.rows < 0
+    if cold.any():
+        vectors, bias = np.array(vectors), np.array(bias)
+        vectors[cold], bias[cold] = release.cold.vectors, release.cold.bias
+    probabilities = sigmoid(score(query_embedding, vectors, bias))
+    utilities = pool.bids * release.objectives.probability(probabilities, pool.objectives)
+    return Scored(release=release, pool=pool, probabilities=probabilities, utilities=utilities)
+
+
+def survivors(scored: Sequence[Scored], k: int) -> Ranking:
+    """The ``k`` ads of largest utility over all pools; equal ones in the order of the request."""
+    owners = np.concatenate([np.full(len(part.pool.rows), owner) for owner, part in enumerate(scored)])
+    places = np.concatenate([np.arange(len(part.pool.rows)) for part in scored])
+    utilities = np.concatenate([part.utilities for part in scored])
+    everything = Ranking(owners=owners, places=places, utilities=utilities)
+    if len(scored) > 1:
+        everything = everything.take(np.argsort(np.concatenate([part.pool.positions for part in scored])))
+    return everything.take(top_positions(everything.utilities, k))

@@ -1,0 +1,66 @@
+"""The OpenAPI document: FastAPI's, with the true types of the bodies that are read and written raw."""
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from service.api import RankRequest, RankResponse
+from service.problems import PROBLEM_JSON, Problem
+from service.status import Readiness, Releases, RollbackRequest, ServingRelease
+from service.wire import JSON, MSGPACK
+
+_REF = "#/components/schemas/{name}"
+_TYPES = (RankRequest, RankResponse, Problem, Readiness, Releases, RollbackRequest, ServingRelease)
+
+EXAMPLE = {
+    "request_id": "r-1",
+    "scenario": "shopping",
+    "query": {"user_id": "u42", "country": "DE"},
+    "candidates": {"ids": ["ad-1", "ad-2"], "bids": [1.2, None]},
+    "filters": {"exclude_advertisers": ["a-7"]},
+    "survivors": 100,
+    "limit": 50,
+    "stage": "full",
+    "timeout_ms": 50,
+    "explain": False,
+}
+
+
+def reference(type_: type) -> dict[str, str]:
+    """A reference to the schema of one of the types above."""
+    return {"$ref": _REF.format(name=type_.__name__)}
+
+
+def body(type_: type, *media: str, example: Any = None, required: bool = True) -> dict[str, Any]:
+    """The ``requestBody`` of a route that reads its body raw."""
+    content = {"schema": reference(type_)} | ({"example": example} if example is not None else {})
+    return {"requestBody": {"required": required, "content": dict.fromkeys(media or (JSON,), content)}}
+
+
+def answers(type_: type, *media: str, problems: tuple[int, ...]) -> dict[int | str, dict[str, Any]]:
+    """The ``responses`` of a route: 200 of a type, and problems by status."""
+    content = {"schema": reference(type_)}
+    responses: dict[int | str, dict[str, Any]] = {
+        200: {"description": "Done", "content": dict.fromkeys(media or (JSON,), content)}
+    }
+    for status in problems:
+        problem = {"schema": reference(Problem)}
+        responses[status] = {"description": "Problem (RFC 9457)", "content": {PROBLEM_JSON: problem}}
+    return responses
+
+
+RANK_BODY = body(RankRequest, JSON, MSGPACK, example=EXAMPLE)
+RANK_ANSWERS = answers(RankResponse, JSON, MSGPACK, problems=(400, 413, 415, 422, 503))
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's document with the schemas of the raw types; made once an app."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        _, components = msgspec.json.schema_components(_TYPES, ref_template=_REF)
+        schema.setdefault("components", {}).setdefault("schemas", {}).update(components)
+        schema["components"]["securitySchemes"] = {"admin_token": {"type": "http", "scheme": "bearer"}}
+        app.openapi_schema = schema
+    return app.openapi_schema

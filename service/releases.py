@@ -1,0 +1,183 @@
+"""Releases in memory: opened, verified, and held together so that a request sees one whole state.
+
+Shapes: A ads, H heads, D width of a head's vector.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from indexing.index import Index
+from indexing.store import DirectoryStore, ReleasePaths
+
+from contracts.bundle import PARITY_FILE, Bundle, open_bundle
+from contracts.encoding import Encoded, Encoder
+from contracts.errors import ArtifactError, MismatchError
+from contracts.release import Release, check_pairing
+from contracts.schema import FeatureSchema
+from heavy_ranker.serving import HeavyServing
+from service.api import Versions
+from service.retrieval import Retriever
+from service.utility import ObjectiveColumns
+from towers.serving import TwoTowerServing, split_pin_embedding
+
+REQUESTS_FILE = "requests.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedHeavy:
+    """A heavy ranker, shared by the releases that name its version. ``no_pair`` is one row of missing pair features."""
+
+    version: str
+    schema: FeatureSchema
+    tasks: tuple[str, ...]
+    serving: HeavyServing
+    no_pair: Encoded | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColdAd:
+    """An ad of which nothing is known, for the policy that scores unknown ads.
+
+    ``vectors`` [1, H * D] and ``bias`` [1, H] as in an index; ``encoded`` one row for the heavy ranker.
+    """
+
+    vectors: np.ndarray
+    bias: np.ndarray
+    encoded: Encoded | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedRelease:
+    """One release of one scenario, opened and paired. Never changes; a newer one replaces it.
+
+    ``index_objectives`` turns the index's objective codes into codes of ``objectives``. ``known_features`` are the
+    dotted names that any of its models reads from a request: ``query.country``, ``query.watch.time``.
+    """
+
+    release: Release
+    schema: FeatureSchema
+    tower: TwoTowerServing
+    index: Index
+    heavy: LoadedHeavy | None
+    objectives: ObjectiveColumns
+    index_objectives: np.ndarray
+    cold: ColdAd
+    retriever: Retriever
+    known_features: frozenset[str]
+    warm_up_requests: tuple[bytes, ...]
+
+    @property
+    def scenario(self) -> str:
+        return self.release.scenario
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self.schema.tasks
+
+    @property
+    def versions(self) -> Versions:
+        return Versions(two_tower=self.release.two_tower, index=self.release.index, heavy=self.release.heavy)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What serves at one moment, by scenario. A request takes it once and never looks for a newer one."""
+
+    releases: Mapping[str, LoadedRelease] = field(default_factory=dict)
+
+    def with_release(self, loaded: LoadedRelease) -> "Snapshot":
+        return Snapshot(dict(sorted({**self.releases, loaded.scenario: loaded}.items())))
+
+
+def load_release(release: Release, paths: ReleasePaths, *, serving: Snapshot, engine_threads: int) -> LoadedRelease:
+    """Open and verify everything that a release names.
+
+    Args:
+        paths: Where the store keeps its bundles and its index.
+        serving: What serves now; a heavy ranker that it already holds is shared.
+        engine_threads: Threads of one operator of one graph.
+
+    Raises:
+        ArtifactError: Something is truncated or altered, or the engine does not reproduce the trained model.
+        MismatchError: Bundles and index do not belong together, or are not the versions that the release names.
+    """
+    bundle = open_bundle(paths.two_tower, kind="two_tower")
+    heavy_bundle = open_bundle(paths.heavy, kind="heavy") if paths.heavy is not None else None
+    index = Index.open(paths.index)
+    check_pairing(bundle.manifest, heavy_bundle.manifest if heavy_bundle else None, index.manifest)
+    _check_versions(release, bundle, heavy_bundle, index)
+    tower = TwoTowerServing.load(bundle, threads=engine_threads)
+    tower.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
+    heavy = _load_heavy(heavy_bundle, serving, engine_threads) if heavy_bundle else None
+    objectives = ObjectiveColumns(bundle.schema.objectives, bundle.schema.tasks)
+    index_objectives = objectives.from_other(index.manifest.objectives)
+    return LoadedRelease(
+        release=release,
+        schema=bundle.schema,
+        tower=tower,
+        index=index,
+        heavy=heavy,
+        objectives=objectives,
+        index_objectives=index_objectives,
+        cold=_cold_ad(tower, heavy),
+        retriever=Retriever(index, objectives.heads(index_objectives[index.objectives]), len(bundle.schema.tasks)),
+        known_features=_known_features(bundle.schema) | (_known_features(heavy.schema) if heavy else frozenset()),
+        warm_up_requests=_saved_requests(bundle),
+    )
+
+
+def _check_versions(release: Release, tower: Bundle, heavy: Bundle | None, index: Index) -> None:
+    found = (tower.manifest.version, heavy.manifest.version if heavy else None, index.manifest.version)
+    named = (release.two_tower, release.heavy, release.index)
+    if found != named:
+        raise MismatchError(f"release {release.release_id} names the versions {named}, the store holds {found}")
+
+
+def _load_heavy(bundle: Bundle, serving: Snapshot, engine_threads: int) -> LoadedHeavy:
+    for loaded in serving.releases.values():
+        if loaded.heavy is not None and loaded.heavy.version == bundle.manifest.version:
+            return loaded.heavy
+    heavy = HeavyServing.load(bundle, threads=engine_threads)
+    heavy.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
+    return LoadedHeavy(
+        version=bundle.manifest.version,
+        schema=bundle.schema,
+        tasks=bundle.schema.tasks,
+        serving=heavy,
+        no_pair=_missing_row(heavy.pair_encoder) if heavy.pair_encoder else None,
+    )
+
+
+def _cold_ad(tower: TwoTowerServing, heavy: LoadedHeavy | None) -> ColdAd:
+    vectors, bias = split_pin_embedding(tower.embed_ads(_missing_row(tower.ad_encoder)))
+    return ColdAd(vectors=vectors, bias=bias, encoded=_missing_row(heavy.serving.ad_encoder) if heavy else None)
+
+
+def _known_features(schema: FeatureSchema) -> frozenset[str]:
+    query, pair = schema.side_features("query"), schema.side_features("pair")
+    fields = {f"query.{name}.{part}" for name, feature in query.items() for part in feature.fields or {}}
+    return frozenset({f"query.{name}" for name in query} | {f"candidates.{name}" for name in pair} | fields)
+
+
+def _missing_row(encoder: Encoder) -> Encoded:
+    return encoder.encode({}, num_rows=1, event_time=None, absent="missing").encoded
+
+
+def _saved_requests(bundle: Bundle) -> tuple[bytes, ...]:
+    lines = bundle.file(REQUESTS_FILE).read_bytes().splitlines()
+    requests = tuple(line for line in lines if line.strip())
+    if not requests:
+        raise ArtifactError(f"{bundle.path / REQUESTS_FILE}: holds no saved request to warm up with")
+    return requests
+
+
+def load_snapshot(store: DirectoryStore, *, engine_threads: int) -> Snapshot:
+    """Load the current release of every scenario of a store; the errors are those of ``load_release``."""
+    snapshot = Snapshot()
+    for scenario in sorted(store.scenarios()):
+        release = store.current(scenario)
+        if release is not None:
+            loaded = load_release(release, store.paths(release), serving=snapshot, engine_threads=engine_threads)
+            snapshot = snapshot.with_release(loaded)
+    return snapshot

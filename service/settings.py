@@ -1,0 +1,71 @@
+"""Settings of the service: limits, policies, threads. Read from ``ADSIEVE_*`` variables unless given."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseSettings):
+    """Everything that can be configured about ranking; the defaults are the stated policies.
+
+    Limits:
+        max_body_bytes: Larger request bodies get 413.
+        max_candidates: Longer candidate lists get 422.
+        max_survivors: Largest ``survivors`` a request may ask for.
+        max_list_length: Longest history or list of values of one query feature.
+        survivors: Ads kept for the heavy ranker when the request does not say.
+        timeout_ms: Deadline when the request does not say; None is no deadline.
+        max_in_flight: Requests being read, waiting or ranked; more get 503 at once.
+        retry_after_s: What a 503 tells the caller to wait.
+
+    Policies:
+        unknown_ads: ``drop`` ads that the index does not hold, or ``score`` them as ads whose features are all missing
+            (cold ads; only where the request names one scenario, since the scenario of an unknown ad is unknown).
+        inactive_ads: ``drop`` ads whose status is not active, or ``rank`` them.
+        duplicate_ads: ``drop`` repetitions of an id, the first one counts, or ``refuse`` the request.
+        invalid_bids: ``drop`` ads with a negative or non-finite bid, or ``refuse`` the request.
+        missing_bids: Ads with a bid neither in the request nor in the index, where others have one: ``drop`` them, or
+            give them the ``median`` bid. When no candidate has a bid, all count as 1.
+        unknown_features: ``warn`` in the answer and ignore, or ``refuse`` the request.
+        missing_features: Use the trained ``default`` silently, or also ``warn``, or ``refuse`` the request.
+
+    Work:
+        rank_threads: Requests ranked at the same time.
+        engine_threads: Threads of one operator of one graph.
+        retrieval_overfetch: Without candidates, ads fetched per survivor, before exact utility re-ranks them.
+        poll_interval_s: How often the store's pointer is read.
+        failed_retry_s: Pause before a release that could not be loaded is tried again.
+        admin_token: Bearer token of the admin routes; without one they answer 401 to everybody.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="ADSIEVE_", frozen=True, extra="forbid")
+
+    store: Path
+
+    max_body_bytes: Count = 16 << 20
+    max_candidates: Count = 100_000
+    max_survivors: Count = 10_000
+    max_list_length: Count = 10_000
+    survivors: Count = 100
+    timeout_ms: Annotated[float, Field(gt=0)] | None = None
+    max_in_flight: Count = 64
+    retry_after_s: Count = 1
+
+    unknown_ads: Literal["drop", "score"] = "drop"
+    inactive_ads: Literal["drop", "rank"] = "drop"
+    duplicate_ads: Literal["drop", "refuse"] = "drop"
+    invalid_bids: Literal["drop", "refuse"] = "drop"
+    missing_bids: Literal["drop", "median"] = "drop"
+    unknown_features: Literal["warn", "refuse"] = "warn"
+    missing_features: Literal["default", "warn", "refuse"] = "default"
+
+    rank_threads: Count = 2
+    engine_threads: Count = 2
+    retrieval_overfetch: Annotated[float, Field(ge=1)] = 4.0
+    poll_interval_s: Annotated[float, Field(gt=0)] = 1.0
+    failed_retry_s: Annotated[float, Field(ge=0)] = 30.0
+    admin_token: SecretStr | None = None

@@ -1,0 +1,90 @@
+"""What /health/ready, /releases and the admin routes tell and take."""
+
+import msgspec
+
+from contracts.release import Release
+from service.follower import Failure, Follower
+
+
+class RollbackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The scenario whose pointer goes one release back."""
+
+    scenario: str
+
+
+class RefusedRelease(msgspec.Struct, frozen=True, kw_only=True):
+    """A release that could not be loaded. ``at`` is Unix time."""
+
+    scenario: str
+    release_id: str
+    error: str
+    at: float
+
+
+class ServingRelease(msgspec.Struct, frozen=True, kw_only=True):
+    """What serves one scenario, and what its pointer names: another one while that loads or where it was refused."""
+
+    scenario: str
+    release_id: str | None
+    two_tower: str | None
+    heavy: str | None
+    index: str | None
+    num_ads: int
+    watermark: str | None
+    loaded_at: float | None
+    current: str | None
+    available: list[str]
+
+
+class Releases(msgspec.Struct, frozen=True, kw_only=True):
+    """All scenarios of the store, and the releases that were refused."""
+
+    serving: list[ServingRelease]
+    refused: list[RefusedRelease]
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether requests are answered; a refused release is told here even while an older one serves."""
+
+    ready: bool
+    serving: dict[str, str]
+    refused: list[RefusedRelease]
+
+
+def readiness(follower: Follower) -> Readiness:
+    """What the process serves, without asking the store."""
+    serving = {name: loaded.release.release_id for name, loaded in follower.snapshot.releases.items()}
+    return Readiness(ready=follower.is_ready, serving=serving, refused=_refused(follower.failures))
+
+
+def releases(follower: Follower) -> Releases:
+    """What the process serves beside what the store holds; reads the store."""
+    scenarios = sorted({*follower.store.scenarios(), *follower.snapshot.releases})
+    return Releases(
+        serving=[serving_release(follower, scenario) for scenario in scenarios], refused=_refused(follower.failures)
+    )
+
+
+def serving_release(follower: Follower, scenario: str) -> ServingRelease:
+    """One scenario; reads the store."""
+    loaded = follower.snapshot.releases.get(scenario)
+    current: Release | None = follower.store.current(scenario)
+    return ServingRelease(
+        scenario=scenario,
+        release_id=loaded.release.release_id if loaded else None,
+        two_tower=loaded.release.two_tower if loaded else None,
+        heavy=loaded.release.heavy if loaded else None,
+        index=loaded.release.index if loaded else None,
+        num_ads=loaded.index.manifest.num_ads if loaded else 0,
+        watermark=loaded.index.manifest.watermark if loaded else None,
+        loaded_at=follower.loaded_at.get(scenario),
+        current=current.release_id if current else None,
+        available=[release.release_id for release in follower.store.list(scenario)],
+    )
+
+
+def _refused(failures: dict[str, Failure]) -> list[RefusedRelease]:
+    return [
+        RefusedRelease(scenario=scenario, release_id=failure.release_id, error=failure.error, at=failure.at)
+        for scenario, failure in failures.items()
+    ]

@@ -1,0 +1,107 @@
+"""What the service counts, for Prometheus, in a registry of its own."""
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from service.api import Dropped, RankResponse
+from service.ranker import Outcome
+from service.releases import LoadedRelease
+
+SECONDS = (
+    0.0005,
+    0.001,
+    0.002,
+    0.003,
+    0.005,
+    0.0075,
+    0.01,
+    0.015,
+    0.02,
+    0.03,
+    0.05,
+    0.075,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+)
+COUNTS = (0, 1, 10, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
+STAGES = ("decode", "query_tower", "light", "heavy", "total")
+
+
+class Telemetry:
+    """All metrics of one application; the names are the contract with dashboards."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "adsieve_rank_requests", "Answers of /rank, by HTTP status.", ["status"], registry=registry
+        )
+        self.in_flight = Gauge("adsieve_rank_in_flight", "Requests being read, waiting or ranked.", registry=registry)
+        self.stage_seconds = Histogram(
+            "adsieve_stage_seconds", "Time of one stage of a request.", ["stage"], buckets=SECONDS, registry=registry
+        )
+        self.candidates = Histogram(
+            "adsieve_candidates", "Candidates of a request, handed in or retrieved.", buckets=COUNTS, registry=registry
+        )
+        self.dropped = Counter(
+            "adsieve_dropped_ads", "Candidates not ranked, by reason.", ["reason"], registry=registry
+        )
+        self.degraded = Counter(
+            "adsieve_degraded_requests",
+            "Answers in light order for want of the heavy ranker.",
+            ["reason"],
+            registry=registry,
+        )
+        self.missing_features = Counter(
+            "adsieve_missing_features", "Query features that a request lacked.", ["feature"], registry=registry
+        )
+        self.unknown_features = Counter(
+            "adsieve_unknown_features", "Features sent that no model reads.", registry=registry
+        )
+        self.release_loaded = Gauge(
+            "adsieve_release_loaded_timestamp_seconds",
+            "When the serving release was loaded, Unix time.",
+            ["scenario", "release", "two_tower", "index", "heavy"],
+            registry=registry,
+        )
+        self.release_failures = Counter(
+            "adsieve_release_failures",
+            "Releases that could not be loaded and were refused.",
+            ["scenario"],
+            registry=registry,
+        )
+
+    def observe(self, outcome: Outcome) -> None:
+        """Count one ranked request."""
+        response = outcome.response
+        for stage in STAGES:
+            self.stage_seconds.labels(stage).observe(getattr(response.timing_ms, stage) / 1000)
+        self.candidates.observe(outcome.num_candidates)
+        self._observe_faults(response)
+        self.unknown_features.inc(len(outcome.notes.unknown))
+        for name in outcome.notes.missing():
+            self.missing_features.labels(name).inc()
+
+    def _observe_faults(self, response: RankResponse) -> None:
+        for reason in Dropped.__struct_fields__:
+            if ids := getattr(response.dropped, reason):
+                self.dropped.labels(reason).inc(len(ids))
+        if response.degraded is not None:
+            self.degraded.labels(response.degraded.reason).inc()
+
+    def loaded(self, before: LoadedRelease | None, after: LoadedRelease, at: float) -> None:
+        """Note that one release took the place of another."""
+        if before is not None:
+            self.release_loaded.remove(*_release_labels(before))
+        self.release_loaded.labels(*_release_labels(after)).set(at)
+
+    def exposition(self) -> tuple[bytes, str]:
+        """The text that Prometheus reads, and its content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+
+def _release_labels(loaded: LoadedRelease) -> tuple[str, ...]:
+    versions = loaded.versions
+    return (loaded.scenario, loaded.release.release_id, versions.two_tower, versions.index, versions.heavy or "")

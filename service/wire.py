@@ -1,0 +1,149 @@
+"""Bytes to requests and answers to bytes, as JSON or MessagePack; every fault names its field."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from contracts.errors import InputError, RequestError
+from service.api import CandidateColumns, RankRequest, RankResponse
+
+JSON, MSGPACK = "application/json", "application/msgpack"
+MSGPACK_NAMES = frozenset({MSGPACK, "application/x-msgpack", "application/vnd.msgpack"})
+
+T = TypeVar("T")
+
+_DECODERS = {JSON: msgspec.json.Decoder(RankRequest), MSGPACK: msgspec.msgpack.Decoder(RankRequest)}
+_ENCODERS = {JSON: msgspec.json.Encoder(), MSGPACK: msgspec.msgpack.Encoder()}
+_FAULT = re.compile(r"^(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
+_FIELD_FAULT = re.compile(r"^Object (?P<fault>contains unknown|missing required) field `(?P<name>.*)`$", re.DOTALL)
+
+
+def media_type(content_type: str | None) -> str | None:
+    """``application/json`` or ``application/msgpack`` for a Content-Type header, None for any other; JSON when absent.
+
+    Example:
+        >>> media_type("Application/JSON; charset=utf-8")
+        'application/json'
+    """
+    name = (content_type or JSON).partition(";")[0].strip().lower()
+    if name in MSGPACK_NAMES:
+        return MSGPACK
+    return JSON if name == JSON else None
+
+
+def decode_request(body: bytes, media: str = JSON) -> RankRequest:
+    """The bytes of a body to a request; the errors are those of ``decode``."""
+    return _decode(body, _DECODERS[media], media)
+
+
+def decode(body: bytes, type_: type[T]) -> T:
+    """JSON to a value of a type.
+
+    Raises:
+        RequestError: A field is unknown, missing, or of a wrong type or value.
+        InputError: The body is no JSON at all.
+    """
+    return _decode(body, msgspec.json.Decoder(type_), JSON)
+
+
+def _decode(body: bytes, decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T], media: str) -> T:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _request_error(str(error)) from None
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise InputError(f"the body is not valid {media}: {error}") from None
+
+
+def encode_response(response: RankResponse, media: str = JSON) -> bytes:
+    """The answer as bytes."""
+    return _ENCODERS[media].encode(response)
+
+
+def candidate_columns(candidates: list[str] | dict[str, Any], *, max_candidates: int) -> CandidateColumns:
+    """Check types and lengths of the candidate columns.
+
+    Raises:
+        RequestError: Too many, a column that is no list, columns of unequal length, or a value of a wrong type.
+    """
+    if isinstance(candidates, list):
+        _check_count(candidates, "candidates", max_candidates)
+        return CandidateColumns(ids=candidates)
+    columns = dict(candidates)
+    ids = columns.pop("ids", None)
+    if ids is None:
+        raise RequestError("required when candidates are columns, got none", field="candidates.ids")
+    _check_column(ids, "candidates.ids", (str,), "a string")
+    _check_count(ids, "candidates.ids", max_candidates)
+    for name, column in columns.items():
+        _check_list(column, f"candidates.{name}")
+        if len(column) != len(ids):
+            raise RequestError(
+                f"expected {len(ids)} values, one for each id, got {len(column)}", field=f"candidates.{name}"
+            )
+    bids, objectives = columns.pop("bids", None), columns.pop("objectives", None)
+    if objectives is not None:
+        _check_column(objectives, "candidates.objectives", (str, type(None)), "a string or null")
+    return CandidateColumns(ids=ids, bids=_bids(bids), objectives=objectives, pair=columns)
+
+
+def _bids(bids: list[Any] | None) -> np.ndarray | None:
+    """Float64 [C], NaN for null. A NaN that was sent becomes infinite, so that it is refused and not taken for null."""
+    if bids is None:
+        return None
+    _check_column(bids, "candidates.bids", (float, int, type(None)), "a number or null")
+    try:
+        values = np.array(bids, np.float64)
+    except OverflowError:
+        values = np.array([_float(bid) for bid in bids], np.float64)
+    sent = np.isnan(values)
+    if sent.any():
+        for position in np.flatnonzero(sent):
+            if bids[position] is not None:
+                values[position] = np.inf
+    return values
+
+
+def _float(bid: float | None) -> float | None:
+    try:
+        return None if bid is None else float(bid)
+    except OverflowError:  # an integer beyond float64
+        return float("inf") if bid is not None and bid > 0 else float("-inf")
+
+
+def _check_count(ids: Sequence[str], field: str, max_candidates: int) -> None:
+    if len(ids) > max_candidates:
+        raise RequestError(f"at most {max_candidates:,} candidates, got {len(ids):,}", field=field)
+
+
+def _check_list(column: object, field: str) -> None:
+    if not isinstance(column, list):
+        raise RequestError(f"expected a list, got {_name(column)}", field=field)
+
+
+def _check_column(column: object, field: str, types: tuple[type, ...], expected: str) -> None:
+    if not isinstance(column, list):
+        raise RequestError(f"expected a list, got {_name(column)}", field=field)
+    if set(map(type, column)).issubset(types):
+        return
+    position = next(position for position, value in enumerate(column) if type(value) not in types)
+    raise RequestError(f"expected {expected}, got {_name(column[position])}", field=f"{field}[{position}]")
+
+
+def _name(value: object) -> str:
+    names = {type(None): "null", bool: "a boolean", str: "a string", dict: "an object", list: "a list", bytes: "bytes"}
+    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
+
+
+def _request_error(message: str) -> RequestError:
+    """The RequestError of a msgspec validation message, with the path of the field as ``a.b[0]``."""
+    parts = _FAULT.match(message)
+    what, path = (parts["what"], parts["path"] or "") if parts else (message, "")
+    path = path.replace("[...]", "").removeprefix(".")
+    if fault := _FIELD_FAULT.match(what):
+        path = f"{path}.{fault['name']}".removeprefix(".")
+        what = "unknown field" if fault["fault"] == "contains unknown" else "required field is missing"
+    return RequestError(what.replace("`", ""), field=path or "body")

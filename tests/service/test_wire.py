@@ -1,0 +1,142 @@
+"""Bodies become requests; every fault names its field, in JSON and in MessagePack."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from contracts.errors import InputError, RequestError
+from service.wire import JSON, MSGPACK, candidate_columns, decode_request, media_type
+
+MINIMAL = {"scenario": "shopping", "query": {}}
+
+
+def columns(candidates):
+    return candidate_columns(candidates, max_candidates=5)
+
+
+@pytest.mark.parametrize("media", [JSON, MSGPACK])
+def test_a_body_becomes_a_request(media):
+    body = MINIMAL | {
+        "request_id": "r-ü",
+        "query": {"country": "日本", "watch": {"ad": ["a", None]}},
+        "candidates": ["a", "b"],
+        "event_time": "2026-03-01T12:00:00+01:00",
+        "timeout_ms": 50,
+    }
+    encode = msgspec.json.encode if media == JSON else msgspec.msgpack.encode
+    request = decode_request(encode(body), media)
+    assert (request.request_id, request.candidates, request.timeout_ms) == ("r-ü", ["a", "b"], 50.0)
+    assert request.query == body["query"]
+    assert request.event_time.isoformat() == "2026-03-01T12:00:00+01:00"
+    assert (request.stage, request.survivors, request.limit, request.explain) == ("full", None, None, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "message"),
+    [
+        ({"cadidates": []}, "cadidates", "unknown field"),
+        ({"scenario": 3}, "scenario", "Expected str, got int"),
+        ({"scenario": ""}, "scenario", "length >= 1"),
+        ({"query": []}, "query", "Expected object, got array"),
+        ({"candidates": 3}, "candidates", "got int"),
+        ({"candidates": ["a", 1]}, r"candidates\[1\]", "Expected str, got int"),
+        ({"filters": {"exclude_advertisers": [1]}}, r"filters.exclude_advertisers\[0\]", "Expected str, got int"),
+        ({"filters": {"exclude": []}}, "filters.exclude", "unknown field"),
+        ({"survivors": 0}, "survivors", ">= 1"),
+        ({"limit": 1.5}, "limit", "Expected int"),
+        ({"stage": "medium"}, "stage", "Invalid enum value 'medium'"),
+        ({"timeout_ms": 0}, "timeout_ms", "> 0"),
+        ({"event_time": "2026-03-01T12:00:00"}, "event_time", "timezone"),
+        ({"event_time": "yesterday"}, "event_time", "RFC3339"),
+        ({"explain": "yes"}, "explain", "Expected bool, got str"),
+        ({"request_id": "x" * 257}, "request_id", "length <= 256"),
+    ],
+)
+@pytest.mark.parametrize("media", [JSON, MSGPACK])
+def test_a_wrong_value_names_its_field(change, field, message, media):
+    encode = msgspec.json.encode if media == JSON else msgspec.msgpack.encode
+    with pytest.raises(RequestError, match=f"^{field}: .*{message}"):
+        decode_request(encode(MINIMAL | change), media)
+
+
+def test_a_missing_field_is_named():
+    with pytest.raises(RequestError, match=r"^query: required field is missing"):
+        decode_request(b'{"scenario": "shopping"}')
+    with pytest.raises(RequestError, match=r"^body: Expected object, got array"):
+        decode_request(b"[]")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"nonsense",
+        b'{"query": NaN}',
+        b'{"scenario": "s", "query": {}} {}',
+        b'{"scenario": "\xff"}',
+        b'{"query": {"a": "\\ud800"}}',
+    ],
+)
+def test_what_is_no_json_is_not_parseable(body):
+    with pytest.raises(InputError, match="not valid application/json") as caught:
+        decode_request(body)
+    assert not isinstance(caught.value, RequestError)
+
+
+def test_nesting_without_end_is_not_parseable():
+    with pytest.raises(InputError, match="not valid application/json"):
+        decode_request(b'{"scenario": "s", "query": {"a": ' + b"[" * 100_000)
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x81", b"\x81\xa1\xff\x01"])
+def test_what_is_no_messagepack_is_not_parseable(body):
+    with pytest.raises(InputError, match="not valid application/msgpack"):
+        decode_request(body, MSGPACK)
+
+
+def test_media_types():
+    assert [media_type(name) for name in (None, "application/json;charset=utf-8", "application/x-msgpack")] == [
+        JSON,
+        JSON,
+        MSGPACK,
+    ]
+    assert media_type("text/plain") is None
+
+
+def test_candidates_as_ids_and_as_columns():
+    assert columns(["b", "a", "b"]).ids == ["b", "a", "b"]
+    parsed = columns(
+        {"ids": ["a", "ü", ""], "bids": [1, None, 2.5], "objectives": ["click", None, "x"], "ctr": [1, 2, 3]}
+    )
+    assert parsed.ids == ["a", "ü", ""]
+    np.testing.assert_array_equal(parsed.bids, [1.0, np.nan, 2.5])
+    assert parsed.objectives == ["click", None, "x"]
+    assert parsed.pair == {"ctr": [1, 2, 3]}
+
+
+def test_bids_that_are_no_finite_number_never_pass_for_null():
+    parsed = columns({"ids": ["a", "b", "c", "d"], "bids": [float("nan"), float("inf"), 10**400, -(10**400)]})
+    assert not np.isnan(parsed.bids).any()
+    assert not np.isfinite(parsed.bids).any()
+
+
+@pytest.mark.parametrize(
+    ("candidates", "message"),
+    [
+        ({}, r"candidates\.ids: required"),
+        ({"ids": "a"}, r"candidates\.ids: expected a list, got a string"),
+        ({"ids": ["a", None]}, r"candidates\.ids\[1\]: expected a string, got null"),
+        ({"ids": ["a", 12345678901234567890]}, r"candidates\.ids\[1\]: expected a string, got a number"),
+        ({"ids": ["a"], "bids": 3}, r"candidates\.bids: expected a list, got a number"),
+        ({"ids": ["a"], "bids": [1, 2]}, r"candidates\.bids: expected 1 values, one for each id, got 2"),
+        ({"ids": ["a"], "bids": [True]}, r"candidates\.bids\[0\]: expected a number or null, got a boolean"),
+        ({"ids": ["a"], "objectives": [1]}, r"candidates\.objectives\[0\]: expected a string or null, got a number"),
+        ({"ids": ["a"], "ctr": {}}, r"candidates\.ctr: expected a list, got an object"),
+        (["a"] * 6, "candidates: at most 5 candidates, got 6"),
+        ({"ids": ["a"] * 6}, r"candidates\.ids: at most 5 candidates, got 6"),
+    ],
+)
+def test_wrong_candidates_name_their_place(candidates, message):
+    with pytest.raises(RequestError, match=f"^{message}"):
+        columns(candidates)
