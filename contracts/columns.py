@@ -50,54 +50,38 @@ def value_ids(array: pa.Array, ids_of: TextIds) -> np.ndarray:
         if len(array.dictionary) > max(len(array), _FEW):
             return value_ids(array.dictionary_decode(), ids_of)
         return _through_dictionary(array, ids_of)
-    if len(array) > _FEW:
+    if len(array) > _FEW and _is_category(type_):
         return _through_dictionary(array.dictionary_encode(), ids_of)
-    texts = few_texts(array)
-    if array.null_count == 0:
-        return ids_of(texts)  # type: ignore[arg-type]
-    ids = np.full(len(texts), MISSING, np.int32)
-    present = [position for position, text in enumerate(texts) if text is not None]
-    ids[present] = ids_of([text for text in texts if text is not None])
-    return ids
+    return _one_by_one(array, ids_of)
 
 
 def _through_dictionary(array: pa.DictionaryArray, ids_of: TextIds) -> np.ndarray:
-    distinct = array.dictionary
-    texts = distinct_texts(distinct)
-    table = np.append(ids_of(texts), np.int32(MISSING))
-    nulls = null_mask(distinct)
-    if nulls is not None:
-        table[:-1][nulls] = MISSING
+    table = np.append(_one_by_one(array.dictionary, ids_of), np.int32(MISSING))
     codes = array.indices
     if codes.null_count:
-        codes = codes.cast(pa.int64()).fill_null(len(texts))
+        codes = codes.cast(pa.int64()).fill_null(len(array.dictionary))
     return table[codes.to_numpy(zero_copy_only=False)]
 
 
-def few_texts(array: pa.Array) -> list[str | None]:
-    """Texts of a short array, null as None: integers in decimal, booleans as 1 and 0."""
-    type_, values = array.type, array.to_pylist()
-    if _is_text(type_):
-        return values
-    if kinds.is_integer(type_):
-        return [None if value is None else str(value) for value in values]
-    if kinds.is_boolean(type_):
-        return [None if value is None else "01"[value] for value in values]
-    raise WrongTypeError(type_, TEXT_TYPES)
+def _one_by_one(array: pa.Array, ids_of: TextIds) -> np.ndarray:
+    ids, nulls = ids_of(texts(array)), null_mask(array)
+    if nulls is not None:
+        ids[nulls] = MISSING
+    return ids
 
 
-def distinct_texts(array: pa.Array) -> list[str]:
-    """Texts of the distinct values of a column; a null among them becomes the empty text."""
-    type_ = array.type
-    if kinds.is_boolean(type_):
-        array = array.cast(pa.int8())
-    elif not (_is_text(type_) or kinds.is_integer(type_)):
-        raise WrongTypeError(type_, TEXT_TYPES)
-    if not _is_text(type_):
-        array = array.cast(pa.string())
-    if array.null_count:
-        array = array.fill_null("")
-    return array.to_pylist()
+def texts(array: pa.Array) -> list[str]:
+    """Texts of categorical values, integers in decimal, booleans as 1 and 0; null becomes the empty text."""
+    if kinds.is_null(array.type):
+        return [""] * len(array)
+    if not _is_category(array.type):
+        raise WrongTypeError(array.type, TEXT_TYPES)
+    values = array.to_pylist()
+    if kinds.is_integer(array.type):
+        return ["" if value is None else str(value) for value in values]
+    if kinds.is_boolean(array.type):
+        return ["" if value is None else "01"[value] for value in values]
+    return ["" if value is None else value for value in values] if array.null_count else values
 
 
 def numbers(array: pa.Array) -> np.ndarray:
@@ -147,10 +131,8 @@ class Lists:
         """The values of all rows that are not null."""
         if self.nulls is None:
             return self.values
-        owned = np.zeros(len(self.values) + 1, np.int64)
-        np.add.at(owned, self.starts, 1)
-        np.add.at(owned, self.starts + self.lengths, -1)
-        return self.values.filter(pa.array(owned[:-1].cumsum() > 0))
+        before = np.cumsum(self.lengths) - self.lengths
+        return self.values.take(pa.array(np.repeat(self.starts - before, self.lengths) + np.arange(self.lengths.sum())))
 
     def encode(self, positions: np.ndarray, ids_of: TextIds) -> np.ndarray:
         """int32 [n] ids of the values at ``positions``; long lists of which few values are kept are not read whole."""
@@ -165,18 +147,22 @@ def lists(array: pa.Array, expected: str) -> Lists:
     if kinds.is_null(type_):
         nothing = np.zeros(len(array), np.int64)
         return Lists(nothing, nothing, pa.nulls(0), np.ones(len(array), bool))
-    if kinds.is_fixed_size_list(type_) or kinds.is_list_view(type_):
-        array = array.cast(pa.list_(type_.value_type))
-    elif kinds.is_large_list_view(type_):
-        array = array.cast(pa.large_list(type_.value_type))
-    elif not (kinds.is_list(type_) or kinds.is_large_list(type_)):
+    if kinds.is_list_view(type_) or kinds.is_large_list_view(type_):
+        starts = array.offsets.to_numpy().astype(np.int64)
+        lengths, values = array.sizes.to_numpy().astype(np.int64), array.values
+    elif kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
+        if kinds.is_fixed_size_list(type_):
+            array = array.cast(pa.list_(type_.value_type))
+        offsets = array.offsets.to_numpy().astype(np.int64)
+        first, last = offsets[0], offsets[-1]
+        starts, lengths = offsets[:-1] - first, offsets[1:] - offsets[:-1]
+        values = array.values.slice(first, last - first)
+    else:
         raise WrongTypeError(type_, f"a list of {expected}")
-    offsets = array.offsets.to_numpy().astype(np.int64, copy=False)
-    starts, lengths, nulls = offsets[:-1], offsets[1:] - offsets[:-1], null_mask(array)
+    nulls = null_mask(array)
     if nulls is not None:
-        lengths[nulls] = 0
-    first = offsets[0]
-    return Lists(starts - first, lengths, array.values.slice(first, offsets[-1] - first), nulls)
+        lengths[nulls] = 0  # what stands under a null is no value
+    return Lists(starts, lengths, values, nulls)
 
 
 def log_error(source: str, column: str, message: str) -> LogError:
@@ -184,5 +170,6 @@ def log_error(source: str, column: str, message: str) -> LogError:
     return LogError(f"{source}: column {column!r} {message}" if source else f"column {column!r} {message}")
 
 
-def _is_text(type_: pa.DataType) -> bool:
-    return kinds.is_string(type_) or kinds.is_large_string(type_) or kinds.is_string_view(type_)
+def _is_category(type_: pa.DataType) -> bool:
+    is_text = kinds.is_string(type_) or kinds.is_large_string(type_) or kinds.is_string_view(type_)
+    return is_text or kinds.is_integer(type_) or kinds.is_boolean(type_)

@@ -170,7 +170,7 @@ def _counting(counter: Counter[str], is_list: bool) -> Callable[[pa.Array], None
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
         found = pc.value_counts(values.drop_null())
-        texts = raw.distinct_texts(found.field("values"))
+        texts = raw.texts(found.field("values"))
         counter.update(dict(zip(texts, found.field("counts").to_pylist(), strict=True)))
 
     return add
