@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from contracts.errors import MismatchError
 from contracts.layout import IdColumn, SequenceLayout, SideLayout
 from contracts.schema import Table
 
@@ -44,6 +45,12 @@ class Stack:
         for name, table in self.tables.items():
             self.starts[name] = self.rows_per_dim.get(table.dim, 0)
             self.rows_per_dim[table.dim] = self.starts[name] + table.num_rows
+
+    def limits(self, layout: SideLayout) -> Tensor:
+        """int32 [num_ids], the number of rows of each id column's table."""
+        columns = [*layout.bags, *(field for sequence in layout.sequences for field in sequence.fields)]
+        rows = [[self.tables[column.table].num_rows] * column.width for column in columns]
+        return torch.tensor([limit for repeated in rows for limit in repeated], dtype=torch.int32)
 
     def rows(self, name: str) -> slice:
         """The rows of one table in the matrix of its width."""
@@ -88,9 +95,16 @@ class SideRequest:
         layout: Of the side.
         ids: [B, num_ids], any integer type.
         pool_sequences: Pool each sequence field into one bag a row, instead of one bag an event.
+
+    Raises:
+        MismatchError: An id lies outside its table; stacked, it would read and train a row of another one.
     """
 
     def __init__(self, gather: Gather, stack: Stack, layout: SideLayout, ids: Tensor, *, pool_sequences: bool) -> None:
+        if (ids >= stack.limits(layout).to(ids)).any():
+            raise MismatchError(
+                f"{layout.side}: an id lies outside its table; expected rows encoded by the same schema"
+            )
         self._gather, self._stack, self._ids = gather, stack, ids
         self._singles = self._add_singles([column for column in layout.bags if column.width == 1])
         wide = [column for column in layout.bags if column.width > 1]
