@@ -161,10 +161,7 @@ class Encoder:
             if work.faults:
                 found = _first_faults(work, start)
                 if invalid == "raise":
-                    fault = next(iter(found.values()))
-                    raise log_error(
-                        source, fault.column, f"{fault.rule}; {fault.count} rows, the first is row {fault.row}"
-                    )
+                    raise _refused(next(iter(found.values())), present, source)
                 faults = _merge_faults(faults, found)
                 _clear(work, marked[start:stop])
             coverage = coverage.merge(Coverage(stop - start, work.missing, work.out_of_vocabulary))
@@ -211,7 +208,9 @@ def _first_faults(work: RowsInWork, start: int) -> dict[tuple[str, str], Fault]:
 
 def _refused(fault: Fault, present: Mapping[str, pa.Array | pa.ChunkedArray], source: str) -> LogError:
     got = show(present[fault.column][fault.row].as_py())
-    return log_error(source, fault.column, f"{fault.rule}, got {got} in row {fault.row} ({fault.count} such rows)")
+    return log_error(
+        source, fault.column, f"{fault.rule}, got {got} in row {fault.row} ({fault.count} such rows so far)"
+    )
 
 
 def _clear(work: RowsInWork, marked: np.ndarray) -> None:
