@@ -12,8 +12,9 @@ class IndexManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     ``two_tower`` and ``heavy`` are bundle versions. The heavy block depends on the heavy bundle only through its
     ad-side encoding, so another heavy bundle with the same ``heavy_ad_fingerprint`` may read it. ``objectives`` gives
-    the meaning of the objective codes (position; -1 is none). ``dropped`` counts ads left out, by reason;
-    ``coverage`` counts missing and out-of-vocabulary values by feature, for each block. Times are ISO 8601, UTC.
+    the meaning of the objective codes (position; -1 is none). ``catalog`` counts the rows read and why others were
+    left out, ``statuses`` the ads by status, ``dropped`` and ``faults`` the ads that could not be embedded and why,
+    ``coverage`` missing and out-of-vocabulary values by feature, for each model. Times are ISO 8601, UTC.
     """
 
     version: str
@@ -27,7 +28,10 @@ class IndexManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     head_dim: int
     precision: str
     num_ads: int
+    catalog: dict[str, int]
+    statuses: dict[str, int]
     dropped: dict[str, int]
+    faults: dict[str, int]
     coverage: dict[str, dict]
     watermark: str
     files: dict[str, FileEntry]

@@ -63,7 +63,10 @@ class ArrayWriter:
 
 
 def map_array(path: Path) -> np.ndarray:
-    """Map a .npy file, read-only. An empty array is read, since nothing can be mapped."""
+    """Map a .npy file, read-only, as a plain array (``np.memmap`` costs microseconds at each access).
+
+    An empty array is read, since nothing can be mapped.
+    """
     if path.stat().st_size <= HEADER_BYTES:
         return np.load(path, allow_pickle=False)
-    return np.load(path, mmap_mode="r", allow_pickle=False)
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))

@@ -1,12 +1,11 @@
 """From string ids to rows: an open-addressing hash table in memory-mapped files, shared by processes.
 
 An id is looked up by hash, then compared in full with the stored one: an unknown id never maps to a neighbour. Ids may
-be of any length and alphabet, the empty string and NUL included. A batch is looked up with few NumPy calls, whatever its
-size.
+be of any length and alphabet, the empty string and NUL included. A batch of any size takes few NumPy calls.
 
 Files of a table of A ids: ``ids.bin`` (all ids as UTF-8), ``offsets.npy`` [A+1] int64, ``tags.npy`` and ``rows.npy``
-[buckets, 16] uint16 and int32. The tags of a bucket are half a cache line, 16 bits of each id's hash (0: empty slot); an
-id that finds its bucket full goes to the next one. All this takes about 19 bytes an id beside the ids themselves.
+[buckets, 16] uint16 and int32. The tags of a bucket are half a cache line, 16 bits of each id's hash (0: empty slot);
+an id that finds its bucket full goes to the next one. This takes about 19 bytes an id beside the ids themselves.
 
 Shapes: K ids looked up, M possible matches.
 """

@@ -1,0 +1,75 @@
+"""What a catalogue says of an ad beside its features: status, bid, objective, advertiser. Each may be absent."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from contracts.errors import LogError
+from contracts.records import OPTIONAL_COLUMNS, STATUSES, check_columns, plain_text
+
+ATTRIBUTES = OPTIONAL_COLUMNS["ads"]
+
+
+@dataclass(frozen=True)
+class AdAttributes:
+    """Attributes of B ads.
+
+    Args:
+        status: Position in ``contracts.records.STATUSES``, int8 [B]; a missing status is active.
+        bids: float32 [B]; NaN where there is none.
+        objectives: Position among the schema's objective names, int8 [B]; -1 where there is none.
+        advertisers: Text [B], null where there is none.
+    """
+
+    status: np.ndarray
+    bids: np.ndarray
+    objectives: np.ndarray
+    advertisers: pa.StringArray
+
+
+def ad_attributes(table: pa.Table, objective_names: Sequence[str], *, source: str) -> AdAttributes:
+    """Read the attributes of a batch of ads.
+
+    Raises:
+        LogError: A column has a wrong type, or a status or objective is unknown.
+    """
+    present = {name: kind for name, kind in ATTRIBUTES.items() if name in table.column_names}
+    check_columns(table.schema, present, source=source)
+    nothing = pa.nulls(len(table), pa.string())
+    columns = {name: table[name].combine_chunks() if name in present else nothing for name in ATTRIBUTES}
+    return AdAttributes(
+        status=_codes(columns["status"], STATUSES, missing=0, column="status", source=source),
+        bids=columns["bid"].cast(pa.float32()).to_numpy(zero_copy_only=False),
+        objectives=_codes(columns["objective"], objective_names, missing=-1, column="objective", source=source),
+        advertisers=plain_text(columns["advertiser_id"]),
+    )
+
+
+class Numbering:
+    """Numbers texts from 0 in the order of their first appearance."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def __call__(self, texts: pa.StringArray) -> np.ndarray:
+        """Return the number of each text, int32 [B]; -1 where it is missing."""
+        encoded = texts.dictionary_encode()
+        new = [self._numbers.setdefault(text, len(self._numbers)) for text in encoded.dictionary.to_pylist()]
+        return np.asarray([*new, -1], np.int32)[np.asarray(encoded.indices.fill_null(-1))]
+
+    @property
+    def texts(self) -> list[str]:
+        return list(self._numbers)
+
+
+def _codes(array: pa.Array, names: Sequence[str], *, missing: int, column: str, source: str) -> np.ndarray:
+    texts = plain_text(array)
+    codes = pc.index_in(texts, pa.array(names, pa.string()))
+    unknown = pc.and_(codes.is_null(), texts.is_valid())
+    if pc.any(unknown).as_py():
+        value = texts.filter(unknown)[0].as_py()
+        raise LogError(f"{source}: column {column} has the value {value!r}, expected one of {list(names)}")
+    return np.asarray(codes.fill_null(missing)).astype(np.int8)

@@ -1,0 +1,126 @@
+"""An index on disk, opened for reading: every block is memory-mapped and shared by processes.
+
+    ids/                        id table
+    vectors.npy, bias.npy       [A, H * D] fp16 or fp32; [A, H] fp32
+    status.npy, bids.npy, objectives.npy, advertisers.npy, advertisers/
+    retrieval/                  FAISS, for requests without candidates
+    heavy-ids.npy, heavy-floats.npy
+
+Shapes: A ads, H heads, D width of a head's vector.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from contracts.artifact import read_manifest, verify_files
+from contracts.encoding import Encoded
+from contracts.errors import ArtifactError
+from contracts.release import IndexManifest
+from indexing.arrays import map_array
+from indexing.id_table import IdTable
+from indexing.retrieval import Retrieval
+
+_COLUMNS = ("vectors", "bias", "status", "bids", "objectives", "advertisers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """One embedding version of a catalogue. Row r of every array is the ad ``id_table.ids([r])``.
+
+    Args:
+        vectors: [A, H * D], in the layout that ``towers.serving.score`` reads.
+        bias: float32 [A, H].
+        status: int8 [A], position in ``contracts.records.STATUSES``.
+        bids: float32 [A]; NaN where the catalogue has none.
+        objectives: int8 [A], position in ``manifest.objectives``; -1 where the catalogue has none.
+        advertisers: int32 [A], row in ``advertiser_ids``; -1 where the catalogue has none.
+        heavy_ads: Encoded features for the heavy ranker, or None.
+    """
+
+    path: Path
+    manifest: IndexManifest
+    id_table: IdTable
+    vectors: np.ndarray
+    bias: np.ndarray
+    status: np.ndarray
+    bids: np.ndarray
+    objectives: np.ndarray
+    advertisers: np.ndarray
+    advertiser_ids: IdTable
+    heavy_ads: Encoded | None
+    retrieval: Retrieval
+
+    @classmethod
+    def open(cls, path: Path, *, verify: bool = True) -> "Index":
+        """Map an index.
+
+        Args:
+            verify: Compare the checksum of every file first; a reader that did so a moment ago may skip it.
+
+        Raises:
+            ArtifactError: Unfinished, truncated or altered.
+        """
+        path = Path(path)
+        manifest = read_manifest(path, IndexManifest)
+        if verify:
+            verify_files(path, manifest.files)
+        columns = {name: _map(path, name) for name in _COLUMNS}
+        heavy = Encoded(_map(path, "heavy-ids"), _map(path, "heavy-floats")) if manifest.heavy else None
+        index = cls(
+            path=path,
+            manifest=manifest,
+            id_table=IdTable.open(path / "ids"),
+            advertiser_ids=IdTable.open(path / "advertisers"),
+            heavy_ads=heavy,
+            retrieval=Retrieval.open(path / "retrieval", num_heads=len(manifest.tasks), head_dim=manifest.head_dim),
+            **columns,
+        )
+        index._check_lengths()
+        return index
+
+    @property
+    def scenario(self) -> str:
+        return self.manifest.scenario
+
+    def __len__(self) -> int:
+        return self.manifest.num_ads
+
+    def search(
+        self,
+        query_embedding: np.ndarray,
+        head_weights: np.ndarray | None = None,
+        k: int = 100,
+        allowed: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Find the ads of largest ``log bid + w_h * logit_h``, h being the head that the ad's objective pays for.
+
+        This is near the order of utility, not the same: take more than needed and rank by exact utility. An ad that
+        pays for the impression counts its log bid; one without an objective pays for the first task.
+
+        Args:
+            query_embedding: [H, D+2], of the bundle that the index was built with.
+            head_weights: w [H]; 0 leaves out the ads that pay for the head. None is 1 for all.
+            k: How many.
+            allowed: Which ads may be found, bool [A]; None is all.
+
+        Returns:
+            At most ``k`` distinct rows, int64, best first.
+        """
+        return self.retrieval.search(query_embedding, head_weights, k, allowed)
+
+    def _check_lengths(self) -> None:
+        columns = {name: len(getattr(self, name)) for name in _COLUMNS} | {"ids": len(self.id_table)}
+        if self.heavy_ads is not None:
+            columns["heavy"] = len(self.heavy_ads)
+        wrong = {name: length for name, length in columns.items() if length != self.manifest.num_ads}
+        if wrong:
+            raise ArtifactError(f"{self.path}: expected {self.manifest.num_ads} ads in each block, got {wrong}")
+
+
+def _map(path: Path, name: str) -> np.ndarray:
+    try:
+        return map_array(path / f"{name}.npy")
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{path / name}.npy: not an array: {error}") from error

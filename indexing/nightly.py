@@ -1,0 +1,180 @@
+"""The nightly job: a catalogue and the bundles that will serve, to one index, in bounded memory and in one step."""
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from contracts.artifact import MANIFEST, FileEntry, file_entries, publishing, write_json
+from contracts.bundle import Bundle, open_bundle
+from contracts.errors import InputError, LogError, MismatchError
+from contracts.layout import side_layout
+from contracts.progress import progress
+from contracts.records import STATUSES, open_dataset, plain_text
+from contracts.release import IndexManifest
+from indexing.attributes import ATTRIBUTES, ad_attributes
+from indexing.blocks import BlockWriter
+from indexing.catalog import Catalog, plan_catalog
+from indexing.config import IndexConfig
+from indexing.embed import AdEmbedder
+
+_VERSION_HEX = 12
+
+
+def build_index(
+    *,
+    ads: str | Path,
+    two_tower: Path,
+    heavy: Path | None,
+    out: Path,
+    config: IndexConfig,
+    as_of: datetime | None = None,
+) -> IndexManifest:
+    """Build the index of one two-tower bundle, of its scenario's ads, at ``out``.
+
+    Memory does not grow with the catalogue: rows are streamed from the files of ``ads`` to the files of the index. The
+    index appears whole or not at all; a job that was killed is simply run again.
+
+    Args:
+        ads: The ads dataset: a directory, a file or a glob.
+        two_tower: Bundle whose pin tower embeds the ads.
+        heavy: Bundle whose schema encodes the ads for the heavy ranker; None leaves that block out.
+        out: Directory to create.
+        as_of: Leave out rows that begin later. A moment with a zone.
+
+    Returns:
+        The manifest, which is also the summary: counts, coverage, faults.
+
+    Raises:
+        InputError: ``out`` exists, or ``as_of`` has no zone.
+        LogError: The dataset lacks columns, has wrong types, ties or unknown values, has no ad of the scenario, or more
+            than ``config.max_dropped_share`` of its ads cannot be embedded.
+        ArtifactError: A bundle is truncated or altered.
+        MismatchError: The bundles are not of one scenario.
+    """
+    bundle = open_bundle(two_tower, kind="two_tower")
+    heavy_bundle = open_bundle(heavy, kind="heavy") if heavy is not None else None
+    scenario = _scenario(bundle, heavy_bundle)
+    dataset = open_dataset(ads)
+    embedder = AdEmbedder(bundle, heavy_bundle, precision=config.precision, threads=config.threads)
+    embedder.check_columns(dataset)
+    with publishing(out) as aside:
+        scratch = aside / "scratch"
+        scratch.mkdir()
+        catalog = plan_catalog(dataset, scenario=scenario, as_of=_micros(as_of), directory=scratch)
+        statuses = _write_blocks(aside, catalog, embedder, bundle, heavy_bundle, config)
+        _check_dropped(embedder, catalog, config, str(ads))
+        shutil.rmtree(scratch)
+        manifest = _manifest(aside, catalog, embedder, bundle, heavy_bundle, config, statuses)
+        write_json(aside / MANIFEST, manifest)
+    return manifest
+
+
+def _scenario(bundle: Bundle, heavy: Bundle | None) -> str:
+    scenario = bundle.manifest.scenario
+    if scenario is None:
+        raise MismatchError(f"{bundle.path}: a two-tower bundle serves one scenario, this one names none")
+    if heavy is not None and heavy.manifest.scenario not in (None, scenario):
+        raise MismatchError(
+            f"{heavy.path}: heavy bundle of scenario {heavy.manifest.scenario!r}, expected none or {scenario!r}"
+        )
+    return scenario
+
+
+def _micros(as_of: datetime | None) -> int | None:
+    if as_of is None:
+        return None
+    if as_of.tzinfo is None:
+        raise InputError(f"as_of: expected a time with a zone, such as 2026-03-01T00:00:00Z, got {as_of.isoformat()}")
+    return pa.scalar(as_of, pa.timestamp("us", "UTC")).value
+
+
+def _write_blocks(
+    directory: Path,
+    catalog: Catalog,
+    embedder: AdEmbedder,
+    bundle: Bundle,
+    heavy: Bundle | None,
+    config: IndexConfig,
+) -> np.ndarray:
+    """Stream the catalogue into the blocks; return how many ads have each status."""
+    schema = bundle.schema
+    blocks = BlockWriter(
+        directory,
+        schema,
+        head_dim=embedder.head_dim,
+        precision=config.precision,
+        heavy_layout=side_layout(heavy.schema, "ad") if heavy is not None else None,
+    )
+    attributes = [name for name in ATTRIBUTES if name in catalog.dataset.schema.names]
+    columns = sorted({"ad_id", *attributes, *embedder.columns})
+    statuses = np.zeros(len(STATUSES), np.int64)
+    with progress("Embedding ads", total=catalog.num_ads, unit="ads") as advance:
+        for table, file in catalog.batches(columns, config.batch_size):
+            ads, usable = embedder.embed(table, source=file)
+            kept = table.filter(pa.array(usable))
+            of_ads = ad_attributes(kept, schema.objective_names, source=file)
+            blocks.append(plain_text(kept["ad_id"].combine_chunks()), ads, of_ads)
+            statuses += np.bincount(of_ads.status, minlength=len(STATUSES))
+            advance(len(table))
+    blocks.finish(source=catalog.dataset.files[0])
+    return statuses
+
+
+def _check_dropped(embedder: AdEmbedder, catalog: Catalog, config: IndexConfig, source: str) -> None:
+    dropped = sum(embedder.dropped.values())
+    share = dropped / catalog.num_ads
+    if share > config.max_dropped_share or dropped == catalog.num_ads:
+        raise LogError(
+            f"{source}: {dropped} of {catalog.num_ads} ads ({share:.2%}) cannot be embedded, at most "
+            f"{config.max_dropped_share:.2%} are allowed (max_dropped_share): {embedder.faults or embedder.dropped}"
+        )
+
+
+def _manifest(
+    aside: Path,
+    catalog: Catalog,
+    embedder: AdEmbedder,
+    bundle: Bundle,
+    heavy: Bundle | None,
+    config: IndexConfig,
+    statuses: np.ndarray,
+) -> IndexManifest:
+    files = file_entries(aside)
+    identity = {
+        "two_tower": bundle.manifest.version,
+        "heavy": heavy.manifest.version if heavy is not None else None,
+        "watermark": pa.scalar(catalog.watermark, pa.timestamp("us", "UTC")).as_py().isoformat(),
+    }
+    scenario = bundle.manifest.scenario or ""
+    return IndexManifest(
+        version=f"index-{scenario}-{_digest(identity, files)}",
+        scenario=scenario,
+        ad_fingerprint=bundle.schema.side_fingerprint("ad"),
+        heavy_ad_fingerprint=heavy.schema.side_fingerprint("ad") if heavy is not None else None,
+        tasks=list(bundle.schema.tasks),
+        objectives=list(bundle.schema.objective_names),
+        head_dim=embedder.head_dim,
+        precision=config.precision,
+        num_ads=catalog.num_ads - sum(embedder.dropped.values()),
+        catalog=catalog.counts,
+        statuses=dict(zip(STATUSES, statuses.tolist(), strict=True)),
+        dropped=embedder.dropped,
+        faults=embedder.faults,
+        coverage={name: asdict(coverage) for name, coverage in embedder.coverage.items()},
+        files=files,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        **identity,
+    )
+
+
+def _digest(identity: Mapping[str, str | None], files: Mapping[str, FileEntry]) -> str:
+    """Content address of an index: the same catalogue and bundles give the same version."""
+    content = msgspec.json.encode([identity, {name: entry.sha256 for name, entry in files.items()}], order="sorted")
+    return hashlib.sha256(content).hexdigest()[:_VERSION_HEX]
