@@ -3,6 +3,7 @@
 import msgspec
 
 from contracts.schema import Side
+from modeling.loop_config import LoopConfig
 
 SideGroups = dict[Side, dict[str, tuple[str, ...]]]
 """``{side: {group: (feature, ...)}}``: one token a group."""
@@ -44,3 +45,24 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     task_experts: int
     expert_dim: int
     head_dims: tuple[int, ...]
+
+
+class HeavyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A heavy ranker and its training; a run and a bundle keep it as ``config.json``.
+
+    Args:
+        model: Sizes.
+        loop: Length, rates and rhythm of training. By default one pass: ids of users and ads are learned by heart in a
+            second one.
+        table_learning_rate: Peak rate of the tables' row-wise Adagrad.
+        batch_size: Impressions a batch; whole requests make it vary by those of one request.
+        validation_share: Share of the impressions, the last by time, that is not trained on but validated on.
+        seed: Of initial weights and order.
+    """
+
+    model: ModelConfig
+    loop: LoopConfig
+    table_learning_rate: float
+    batch_size: int
+    validation_share: float
+    seed: int

@@ -1,0 +1,116 @@
+"""Trains a heavy ranker on the impressions of a log."""
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from torch import Tensor
+
+from contracts.records import LogPaths
+from contracts.schema import FeatureSchema
+from heavy_ranker.config import HeavyConfig
+from heavy_ranker.data import read_impressions, split_by_time
+from heavy_ranker.evaluate import predict, task_metrics
+from heavy_ranker.loss import impression_loss
+from heavy_ranker.model import HeavyModel
+from heavy_ranker.run import EXAMPLES, Run, RunSummary, begin_run, build_model, finish_run
+from modeling.batches import Batch, ShuffledBatches, ordered_batches
+from modeling.examples import Examples
+from modeling.loop import TrainResult, mean_loss, train
+from modeling.tables import dense_parameters
+
+
+def train_heavy(
+    schema: FeatureSchema,
+    log: LogPaths,
+    out: Path,
+    config: HeavyConfig,
+    *,
+    start: datetime | None = None,
+    end: datetime | None = None,
+) -> Run:
+    """Train on the log's winners and leave a finished run in ``out``.
+
+    A run that was killed goes on from its newest checkpoint when it is called again with the same arguments.
+
+    Args:
+        schema: A fitted schema.
+        log: Its datasets.
+        out: Run directory.
+        config: Sizes and training.
+        start: Only requests not before this time.
+        end: Only requests before this time.
+
+    Raises:
+        ConfigError: The schema is not fitted, or sizes or shares do not fit.
+        InputError: ``out`` holds a run of another schema or configuration.
+        LogError: The log breaks its contract or has no labelled winner.
+    """
+    config = begin_run(out, schema, config)
+    examples = read_impressions(schema, log, out / EXAMPLES, start=start, end=end)
+    training, validation = split_by_time(examples, config.validation_share)
+    model = build_model(schema, config)
+    result = fit(model, training, validation, config, out)
+    summary = RunSummary(
+        schema_fingerprint=schema.fingerprint(),
+        watermark=examples.watermark.isoformat(),
+        impressions=len(training),
+        parameters=count_parameters(model),
+        metrics={} if validation is None else _validation_metrics(model, validation, schema, config),
+        history=[msgspec.to_builtins(look) for look in result.history],
+    )
+    finish_run(out, model, summary)
+    return Run(out, schema, config, model, summary)
+
+
+def fit(
+    model: HeavyModel, training: Examples, validation: Examples | None, config: HeavyConfig, out: Path
+) -> TrainResult:
+    """Run the training loop; the model ends with its best weights, or its last without validation."""
+    loss_fn = batch_loss(model)
+    source = ShuffledBatches(training, pairs_per_batch=config.batch_size, by="request", seed=config.seed)
+    validate = None
+    if validation is not None:
+        validate = _validator(loss_fn, validation, config.batch_size)
+    fingerprint = msgspec.json.encode([config, len(training), int(np.asarray(training.request_row).sum())]).decode()
+    return train(
+        model,
+        source,
+        loss_fn,
+        config=config.loop,
+        run_directory=out,
+        validate=validate,
+        fingerprint=fingerprint,
+        title="Training the heavy ranker",
+    )
+
+
+def batch_loss(model: HeavyModel) -> Callable[[Batch], Tensor]:
+    """The loss of one batch."""
+
+    def loss(batch: Batch) -> Tensor:
+        logits = model(batch.sides(), batch.request_index, batch.ad_index)
+        return impression_loss(logits, batch.labels, batch.weight)
+
+    return loss
+
+
+def count_parameters(model: HeavyModel) -> dict[str, int]:
+    """Parameters of dense layers, and those in tables."""
+    dense = sum(parameter.numel() for parameter in dense_parameters(model).values())
+    tables = sum(values.size for values in model.tables.export_tables().values())
+    return {"dense": dense, "tables": tables}
+
+
+def _validator(loss_fn: Callable[[Batch], Tensor], validation: Examples, batch_size: int) -> Callable[[], float]:
+    return lambda: mean_loss(loss_fn, ordered_batches(validation, pairs_per_batch=batch_size))
+
+
+def _validation_metrics(
+    model: HeavyModel, validation: Examples, schema: FeatureSchema, config: HeavyConfig
+) -> dict[str, Any]:
+    logits = predict(model, validation, batch_size=config.batch_size)
+    return task_metrics(schema.tasks, logits, np.asarray(validation.labels), np.asarray(validation.weight))
