@@ -144,9 +144,12 @@ class Encoder:
 
         Raises:
             LogError: An absent column, an Arrow type that the feature cannot read, or an invalid row.
+            ValueError: ``event_time`` is not one time a row.
         """
         present = self._present(columns, absent, source)
         rows = _num_rows(present, num_rows, source)
+        if event_time is not None and event_time.shape != (rows,):
+            raise ValueError(f"event_time must hold one time a row, got shape {event_time.shape} for {rows} rows")
         ids = np.zeros((rows, self.layout.num_ids), np.int32)
         floats = np.zeros((rows, self.layout.num_floats), np.float32)
         marked = np.zeros(rows, bool)

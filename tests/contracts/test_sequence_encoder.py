@@ -139,3 +139,7 @@ def test_times_without_a_zone_or_a_list_are_refused(schema: FeatureSchema, array
 def test_an_age_without_request_times_is_a_mistake_of_the_caller(schema: FeatureSchema) -> None:
     with pytest.raises(ValueError, match=r"watch.time is an age: encoding it needs event_time"):
         Encoder(schema, "query").encode({"watch.time": pa.array([[NOW]], TIMES)}, absent="missing")
+    with pytest.raises(ValueError, match=r"one time a row, got shape \(2,\) for 1 rows"):
+        Encoder(schema, "query").encode(
+            {"watch.time": pa.array([[NOW]], TIMES)}, event_time=np.zeros(2), absent="missing"
+        )
