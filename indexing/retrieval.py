@@ -56,7 +56,7 @@ class RetrievalWriter:
         log_bids = log_bid(bids)
         rows = np.arange(self._num_rows, self._num_rows + len(heads), dtype=np.int32)
         self._num_rows += len(heads)
-        by_head = vectors.reshape(len(vectors), -1, self._head_dim)
+        by_head = vectors.reshape(len(vectors), len(self._flat), self._head_dim)
         for head, flat in self._flat.items():
             mine = heads == head
             flat.append(np.c_[by_head[mine, head], bias[mine, head], log_bids[mine]])

@@ -51,6 +51,18 @@ MakeBundle = Callable[..., Bundle]
 
 
 @pytest.fixture(scope="session")
+def tower_schema() -> dict[str, Any]:
+    """The schema of the two-tower bundles, as plain data."""
+    return TOWER_SCHEMA
+
+
+@pytest.fixture(scope="session")
+def heavy_schema() -> dict[str, Any]:
+    """The schema of the heavy bundles, as plain data."""
+    return HEAVY_SCHEMA
+
+
+@pytest.fixture(scope="session")
 def make_two_tower() -> MakeBundle:
     """Seals a two-tower bundle whose towers are one linear layer; ``seed`` makes another model of the same schema."""
 
@@ -112,11 +124,10 @@ def ads_table() -> Callable[..., pa.Table]:
     return lambda num_ads=200, seed=0, **columns: pa.table({**ads_columns(num_ads, seed), **columns})
 
 
-@pytest.fixture
-def ads(tmp_path: Path, ads_table: Callable[..., pa.Table]) -> Path:
+@pytest.fixture(scope="session")
+def ads(tmp_path_factory: pytest.TempPathFactory, ads_table: Callable[..., pa.Table]) -> Path:
     """A dataset of three files: 200 ads, and later rows of the first 50."""
-    directory = tmp_path / "ads"
-    directory.mkdir()
+    directory = tmp_path_factory.mktemp("ads")
     first, later = ads_table(), ads_table(50, seed=1)
     shifted = pa.array(later["valid_from"].cast(pa.int64()).to_numpy() + 10**15, pa.timestamp("us", "UTC"))
     later = later.set_column(1, "valid_from", shifted)

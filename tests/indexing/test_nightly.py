@@ -188,17 +188,18 @@ def test_bad_ads_are_dropped_and_counted_up_to_a_share(ads_table: MakeTable, bun
     assert not (tmp_path / "other").exists()
 
 
-def test_an_embedding_beyond_half_precision_is_dropped(ads_table: MakeTable, bundles: Path, tmp_path: Path) -> None:
-    table = ads_table(100)
-    images = table["image"].to_pylist()
-    images[1] = [1e300, 0.0]
-    table = table.set_column(table.schema.get_field_index("image"), "image", pa.array(images))
-    prices = table["price"].to_pylist()
-    prices[0] = 1e308
-    table = table.set_column(table.schema.get_field_index("price"), "price", pa.array(prices))
-    manifest = build(write(tmp_path / "ads", table), bundles, tmp_path / "index", max_dropped_share=0.05)
-    assert manifest.dropped["features"] + manifest.dropped["embedding"] >= 1
-    assert np.isfinite(Index.open(tmp_path / "index").vectors).all()
+def test_an_embedding_beyond_half_precision_is_dropped(
+    ads_table: MakeTable, make_two_tower: Callable, tower_schema: dict, tmp_path: Path
+) -> None:
+    features = {**tower_schema["features"], "price": {"side": "ad", "kind": "dense", "default": 1.0}}
+    make_two_tower(tmp_path / "two_tower", schema={**tower_schema, "features": features})
+    prices = [1e30, *np.linspace(1, 20, 99)]
+    ads = write(tmp_path / "ads", ads_table(100, price=prices))
+    half = build(ads, tmp_path, tmp_path / "half", heavy=False, max_dropped_share=0.05)
+    full = build(ads, tmp_path, tmp_path / "full", heavy=False, precision="fp32")
+    assert half.dropped == {"features": 0, "embedding": 1}
+    assert full.dropped == {"features": 0, "embedding": 0}
+    assert np.isfinite(Index.open(tmp_path / "half").vectors).all()
 
 
 @pytest.mark.parametrize(("column", "model"), [("category", "two_tower-shopping-"), ("image", "heavy-all-")])
