@@ -1,0 +1,177 @@
+"""Commands of ``adsieve index``: build, publish, list, rollback."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from contracts.release import Release
+    from indexing.config import IndexConfig
+
+app = typer.Typer(
+    help="Build an index of pin embeddings; publish it together with the bundles that it was built for.",
+    no_args_is_help=True,
+)
+
+TwoTower = Annotated[Path, typer.Option(help="Two-tower bundle, as `adsieve distill publish` seals it.")]
+Heavy = Annotated[
+    Path | None,
+    typer.Option(help="Heavy bundle, as `adsieve heavy export` seals it. Without it the release ends with the towers."),
+]
+Store = Annotated[Path, typer.Option(help="Directory that holds the releases; `adsieve serve` reads the same.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.command()
+def build(
+    ads: Annotated[str, typer.Option(help="Ads dataset: a directory, a Parquet file, or a glob in quotes.")],
+    two_tower: TwoTower,
+    out: Annotated[Path, typer.Option(help="Directory to create for the index.")],
+    heavy: Heavy = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            help="Build the catalogue as it was at this moment, such as 2026-03-01T00:00:00Z. Without it, the latest "
+            "row of each ad counts, whatever the clock says."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file of index settings; the options below take precedence.")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Precision of the vectors: fp16 (the default) or fp32; biases are always fp32.")
+    ] = None,
+    max_dropped_share: Annotated[
+        float | None,
+        typer.Option(help="Fail when more ads than this share hold NaN, infinity or invalid values [.01]."),
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Ads that are embedded at once [1024].")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of the pin tower [2].")] = None,
+    json: Json = False,
+) -> None:
+    """Embed the catalogue with a bundle's pin tower, in bounded memory, into an index that appears whole or not at all.
+
+    The latest row of each ad of the bundle's scenario is indexed. A column that a model was trained on and the
+    catalogue lacks stops the build; single bad ads are dropped and counted.
+    """
+    import msgspec
+
+    from indexing.nightly import build_index
+
+    settings = {
+        "precision": precision,
+        "max_dropped_share": max_dropped_share,
+        "batch_size": batch_size,
+        "threads": threads,
+    }
+    manifest = build_index(
+        ads=ads,
+        two_tower=two_tower,
+        heavy=heavy,
+        out=out,
+        config=_config(config, {name: value for name, value in settings.items() if value is not None}),
+        as_of=_moment(as_of),
+    )
+    if json:
+        summary = {name: value for name, value in msgspec.to_builtins(manifest).items() if name != "files"}
+        _print_json({"path": str(out), **summary})
+        return
+    dropped = sum(manifest.dropped.values())
+    print(f"{out}: {manifest.version}, {manifest.num_ads:,} ads as of {manifest.watermark}, {dropped:,} dropped")
+    for fault, count in manifest.faults.items():
+        print(f"  {count:,} ads: {fault}")
+    for model, coverage in manifest.coverage.items():
+        for what, counts in (("missing", coverage["missing"]), ("out of vocabulary", coverage["out_of_vocabulary"])):
+            shares = [f"{name} {count / coverage['rows']:.1%}" for name, count in counts.items() if count]
+            if shares:
+                print(f"  {model} {what}: {', '.join(shares)}")
+
+
+@app.command()
+def publish(
+    two_tower: TwoTower,
+    index: Annotated[Path, typer.Option(help="Index that `adsieve index build` made with the same bundles.")],
+    heavy: Heavy = None,
+    store: Store = Path("store"),
+    json: Json = False,
+) -> None:
+    """Verify bundles and index together, and make them the release that serves their scenario, in one step."""
+    from indexing.store import DirectoryStore
+
+    _show(DirectoryStore(store).publish(two_tower=two_tower, heavy=heavy, index=index), "published", json)
+
+
+@app.command("list")
+def list_releases(
+    scenario: Annotated[str | None, typer.Option(help="One scenario; without it, all.")] = None,
+    store: Store = Path("store"),
+    json: Json = False,
+) -> None:
+    """List the releases of a store, newest first; the first of each scenario is the one that serves."""
+    import msgspec
+
+    from indexing.store import DirectoryStore
+
+    opened = DirectoryStore(store)
+    scenarios = opened.scenarios() if scenario is None else [scenario]
+    releases = {name: opened.list(name) for name in scenarios}
+    if json:
+        _print_json(msgspec.to_builtins(releases))
+        return
+    for name, of_scenario in releases.items():
+        for position, release in enumerate(of_scenario):
+            state = "current" if position == 0 else "earlier"
+            parts = f"{release.two_tower} {release.heavy or '-'} {release.index}"
+            print(f"{name}  {state}  {release.release_id}  {release.created_at}  {parts}")
+    if not any(releases.values()):
+        print(f"{store}: no release")
+
+
+@app.command()
+def rollback(
+    scenario: Annotated[str, typer.Option(help="The scenario whose pointer goes one release back.")],
+    store: Store = Path("store"),
+    json: Json = False,
+) -> None:
+    """Point a scenario to its release before the current one, after verifying it. Running services follow."""
+    from indexing.store import DirectoryStore
+
+    _show(DirectoryStore(store).rollback(scenario), "rolled back to", json)
+
+
+def _config(path: Path | None, settings: dict[str, object]) -> "IndexConfig":
+    from contracts.config import convert, read_data
+    from contracts.errors import ConfigError
+    from indexing.config import IndexConfig
+
+    written = {} if path is None else read_data(path)
+    if not isinstance(written, dict):
+        raise ConfigError(f"{path}: expected a mapping of index settings, got {type(written).__name__}")
+    return convert({**written, **settings}, IndexConfig, source=str(path or "options"))
+
+
+def _moment(text: str | None) -> datetime | None:
+    from contracts.errors import InputError
+
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(f"--as-of: expected a time such as 2026-03-01T00:00:00Z, got {text!r}") from None
+
+
+def _show(release: "Release", verb: str, json: bool) -> None:
+    import msgspec
+
+    if json:
+        _print_json(msgspec.to_builtins(release))
+    else:
+        print(f"{release.scenario}: {verb} {release.release_id}")
+        print(f"  two_tower {release.two_tower}\n  heavy     {release.heavy or '-'}\n  index     {release.index}")
+
+
+def _print_json(value: object) -> None:
+    import msgspec
+
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
