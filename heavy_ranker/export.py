@@ -16,16 +16,21 @@ from heavy_ranker.data import read_impressions
 from heavy_ranker.model import HeavyModel
 from heavy_ranker.ranker import HeavyRanker
 from heavy_ranker.run import EXAMPLES, Run, model_weights
-from heavy_ranker.serving import ADS_GRAPH, REQUEST_GRAPH, HeavyServing
+from heavy_ranker.serving import ADS_GRAPH, EVENTS, MASK, REQUEST_GRAPH, HeavyServing
 from modeling.batches import Batch, gather
 from modeling.examples import Examples
 from modeling.onnx_export import export
+from modeling.profile import write_profile
+from modeling.saved_requests import write_saved_requests
 
 PARITY_ROWS = 512
 
 
 class RequestGraph(nn.Module):
-    """The request stage with positional inputs: ``flat``, then events and mask of each sequence."""
+    """The request stage with positional inputs: ``flat``, then events and mask of each sequence.
+
+    Gives the state's tensors but the masks, which are inputs already.
+    """
 
     def __init__(self, ranker: HeavyRanker) -> None:
         super().__init__()
@@ -33,9 +38,8 @@ class RequestGraph(nn.Module):
 
     def forward(self, flat: Tensor, *sequences: Tensor) -> tuple[Tensor, ...]:
         pairs = zip(sequences[::2], sequences[1::2], strict=True)
-        return tuple(
-            self.ranker.encode_request(flat, dict(zip(self.ranker.sequence_names, pairs, strict=True))).values()
-        )
+        state = self.ranker.encode_request(flat, dict(zip(self.ranker.sequence_names, pairs, strict=True)))
+        return tuple(tensor for name, tensor in state.items() if not name.endswith(MASK))
 
 
 class AdsGraph(nn.Module):
@@ -84,12 +88,14 @@ def export_heavy(run: Run, log: LogPaths, out: Path) -> Bundle:
 
 
 def write_model(run: Run, examples: Examples, directory: Path) -> None:
-    """Write weights, graphs and parity rows, then check the graphs as serving will run them."""
+    """Write all that a bundle serves from, then compare the graphs with the model as serving will run them."""
     batch = gather(examples, _spread(len(examples), PARITY_ROWS))
     weights = model_weights(run.model)
     save_file(weights, directory / WEIGHTS_FILE)
     export_graphs(run.model, batch, directory)
     save_file(parity_tensors(run.model, batch), directory / PARITY_FILE)
+    write_saved_requests(run.schema, examples, directory)
+    write_profile(run.schema, examples, directory)
     serving = HeavyServing(
         run.schema,
         {name: value.numpy() for name, value in weights.items()},
@@ -106,14 +112,14 @@ def export_graphs(model: HeavyModel, batch: Batch, directory: Path) -> None:
     query = {"flat": inputs["query"].flat}
     for name in model.ranker.sequence_names:
         events, mask = inputs["query"].sequences[name]
-        query |= {f"{name}.embeddings": events, f"{name}.mask": mask.float()}
+        query |= {f"{name}{EVENTS}": events, f"{name}{MASK}": mask.float()}
     state = model.encode_request(inputs["query"])
     export(
         RequestGraph(model.ranker),
         query,
         directory / REQUEST_GRAPH,
         dynamic={name: {0: "requests"} for name in query},
-        output_names=list(state),
+        output_names=[name for name in state if not name.endswith(MASK)],
     )
     rows = {"request_index": batch.request_index, "ad_flat": inputs["ad"].flat.index_select(0, batch.ad_index)}
     if "pair" in inputs:

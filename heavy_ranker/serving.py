@@ -19,6 +19,7 @@ from engines.parity import check_parity
 from engines.protocol import Engine
 
 REQUEST_GRAPH, ADS_GRAPH = "request.onnx", "ads.onnx"
+EVENTS, MASK = ".embeddings", ".mask"
 PARITY_TOLERANCE = 1e-5
 """Largest error of a probability: fp32 engines sum in other orders."""
 
@@ -73,8 +74,9 @@ class HeavyServing:
 
     def encode_request(self, query: Encoded) -> RequestState:
         """Everything that no ad can change, computed once for R encoded requests."""
-        looked_up = self._query_lookup(query.ids, query.floats)
-        return RequestState(self._request_engine.run(request_inputs(looked_up)))
+        inputs = request_inputs(self._query_lookup(query.ids, query.floats))
+        masks = {name: values for name, values in inputs.items() if name.endswith(MASK)}
+        return RequestState(self._request_engine.run(inputs) | masks)
 
     def score(self, state: RequestState, ads: Encoded, pair: Encoded | None, request_index: np.ndarray) -> np.ndarray:
         """Per-impression logits of B pairs, float32 [B, K], tasks in the schema's order.
@@ -118,7 +120,7 @@ def request_inputs(looked_up: LookedUp) -> dict[str, np.ndarray]:
     """Inputs of the request graph by name: ``flat``, and ``<sequence>.embeddings`` and ``.mask`` of each sequence."""
     inputs = {"flat": looked_up.flat}
     for name, (embeddings, mask) in looked_up.sequences.items():
-        inputs[f"{name}.embeddings"], inputs[f"{name}.mask"] = embeddings, mask.astype(np.float32)
+        inputs[f"{name}{EVENTS}"], inputs[f"{name}{MASK}"] = embeddings, mask.astype(np.float32)
     return inputs
 
 

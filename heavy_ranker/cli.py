@@ -1,0 +1,210 @@
+"""``adsieve heavy``: train, evaluate, export and score with the heavy ranker."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from heavy_ranker.config import HeavyConfig
+
+app = typer.Typer(
+    name="heavy",
+    help="The heavy ranker: train the teacher, judge it, seal it, let it score a log.",
+    no_args_is_help=True,
+)
+
+
+def _time(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected an ISO 8601 date or time, got {text!r}") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+Log = Annotated[
+    Path, typer.Option("--log", help="Log directory with requests/, candidates/ and ads/ (truth/ where simulated).")
+]
+From = Annotated[
+    datetime | None,
+    typer.Option("--from", parser=_time, metavar="TIME", help="Only requests from this time on; UTC without a zone."),
+]
+Until = Annotated[
+    datetime | None,
+    typer.Option("--until", parser=_time, metavar="TIME", help="Only requests before this time; UTC without a zone."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.command()
+def train(
+    log: Log,
+    schema: Annotated[Path, typer.Option(help="Fitted feature schema, as `adsieve schema fit` writes it.")],
+    out: Annotated[
+        Path, typer.Option(help="Run directory. Called again, an interrupted run goes on from its checkpoint.")
+    ],
+    preset: Annotated[str, typer.Option(help="Sizes and rates to start from: small.")] = "small",
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file with a whole configuration, instead of a preset.")
+    ] = None,
+    start: From = None,
+    end: Until = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the impressions.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Impressions a batch.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Peak rate of the dense layers.")] = None,
+    table_learning_rate: Annotated[float | None, typer.Option(help="Peak rate of the embedding tables.")] = None,
+    validation_share: Annotated[
+        float | None, typer.Option(help="Last share of the impressions by time to validate on; 0 trains on all.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of initial weights and order.")] = None,
+    json: Json = False,
+) -> None:
+    """Train on what was shown: clicks, and whatever the schema chains after them."""
+    from contracts.records import LogPaths
+    from contracts.schema import load_schema
+    from heavy_ranker.train import train_heavy
+
+    changes = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "table_learning_rate": table_learning_rate,
+        "validation_share": validation_share,
+        "seed": seed,
+    }
+    chosen = choose_config(preset, config, {name: value for name, value in changes.items() if value is not None})
+    run = train_heavy(load_schema(schema), LogPaths.under(log), out, chosen, start=start, end=end)
+    result = {
+        "run": str(out),
+        "impressions": run.summary.impressions,
+        "parameters": run.summary.parameters,
+        "watermark": run.summary.watermark,
+        "validation": run.summary.metrics,
+    }
+    if json:
+        _print_json(result)
+        return
+    print(f"trained on {run.summary.impressions:,} impressions up to {run.summary.watermark}, run in {out}")
+    if run.summary.metrics:
+        _print_metrics({"validation": {"model": run.summary.metrics}})
+
+
+@app.command()
+def evaluate(
+    log: Log,
+    run: Annotated[Path, typer.Option(help="Finished run directory.")],
+    start: From = None,
+    end: Until = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the result to this JSON file.")] = None,
+    json: Json = False,
+) -> None:
+    """Judge a run on the shown ads of a time window: log loss, normalised entropy, AUC, calibration, by scenario."""
+    from contracts.artifact import write_json
+    from contracts.records import LogPaths
+    from heavy_ranker.evaluate import evaluate_run
+    from heavy_ranker.run import load_run
+
+    result = evaluate_run(load_run(run), LogPaths.under(log), start=start, end=end)
+    if out is not None:
+        write_json(out, result)
+    if json:
+        _print_json(result)
+    else:
+        _print_metrics(result["slices"])
+
+
+@app.command()
+def export(
+    log: Log,
+    run: Annotated[Path, typer.Option(help="Finished run directory.")],
+    out: Annotated[Path, typer.Option(help="Bundle to create; it appears whole or not at all.")],
+    json: Json = False,
+) -> None:
+    """Seal a bundle: two ONNX graphs, weights, and real rows of the log that prove the graphs equal to the model."""
+    from contracts.records import LogPaths
+    from heavy_ranker.export import export_heavy
+    from heavy_ranker.run import load_run
+
+    bundle = export_heavy(load_run(run), LogPaths.under(log), out)
+    if json:
+        _print_json({"bundle": str(out), "version": bundle.manifest.version})
+    else:
+        print(f"sealed {bundle.manifest.version} at {out}")
+
+
+@app.command()
+def score(
+    log: Log,
+    bundle: Annotated[Path, typer.Option(help="Sealed heavy bundle.")],
+    out: Annotated[
+        Path, typer.Option(help="Directory for the scored candidates. Called again, it adds missing parts.")
+    ],
+    start: From = None,
+    end: Until = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the graphs.")] = 2,
+    json: Json = False,
+) -> None:
+    """Write a copy of the log's candidates with the teacher's logits, for distillation."""
+    from dataclasses import asdict
+
+    from contracts.bundle import open_bundle
+    from contracts.records import LogPaths
+    from heavy_ranker.score import score_log
+
+    sealed = open_bundle(bundle, kind="heavy")
+    report = score_log(sealed, LogPaths.under(log), out, start=start, end=end, threads=threads)
+    if json:
+        _print_json(asdict(report))
+        return
+    print(
+        f"{report.teacher_version}: scored {report.rows_scored:,} of {report.rows:,} rows into {out / 'candidates'}; "
+        f"{report.parts_written} parts written, {report.parts_kept} kept"
+    )
+
+
+def choose_config(preset: str, path: Path | None, changes: dict[str, Any]) -> "HeavyConfig":
+    """The configuration of a file, or of a preset, with single values changed.
+
+    Args:
+        preset: Name of a preset; not read where there is a file.
+        path: YAML file.
+        changes: By field name, of the training loop or of the configuration itself.
+
+    Raises:
+        ConfigError: There is no such preset, or the file does not fit.
+    """
+    from msgspec.structs import replace
+
+    from contracts.config import load_config
+    from contracts.errors import ConfigError
+    from heavy_ranker.config import HeavyConfig
+    from heavy_ranker.presets import PRESETS
+
+    if path is None and preset not in PRESETS:
+        raise ConfigError(f"preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
+    config = PRESETS[preset]() if path is None else load_config(path, HeavyConfig)
+    loop = {name: value for name, value in changes.items() if hasattr(config.loop, name)}
+    own = {name: value for name, value in changes.items() if name not in loop}
+    return replace(config, loop=replace(config.loop, **loop), **own)
+
+
+def _print_json(result: object) -> None:
+    import msgspec
+
+    print(msgspec.json.format(msgspec.json.encode(result)).decode())
+
+
+def _print_metrics(slices: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("slice", "task", "from", "rows", "positives", "log loss", "NE", "AUC", "calibration")
+    for name, sources in slices.items():
+        for source, tasks in sources.items():
+            for task, found in tasks.items():
+                counts = [f"{found['rows']:,}", f"{found['positives']:,}"]
+                values = [f"{found[key]:.4f}" for key in ("log_loss", "normalised_entropy", "auc", "calibration")]
+                table.add_row(name, task, source, *counts, *values)
+    Console().print(table)
