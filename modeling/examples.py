@@ -63,6 +63,7 @@ class Examples:
         summary: Names, teacher version, counts of what was left out, coverage a side.
         log: Where it was read from; further columns are read from there on demand.
         positions: Rows in ``requests/`` [R], ``ads/`` [A] and ``candidates/`` [N], by the names of the datasets.
+        fingerprint: Of schema, log files, filters and selection: what a training run was trained on.
     """
 
     query: Encoded
@@ -83,6 +84,7 @@ class Examples:
     summary: Summary
     log: LogPaths
     positions: dict[str, np.ndarray]
+    fingerprint: str
 
     def __len__(self) -> int:
         return len(self.request_row)
@@ -105,6 +107,7 @@ class Examples:
             self,
             pair=self.pair.take(pairs) if self.pair is not None else None,
             positions=self.positions | {"candidates": self.positions["candidates"][pairs]},
+            fingerprint=hashlib.sha256(self.fingerprint.encode() + np.asarray(pairs).tobytes()).hexdigest(),
             **{name: getattr(self, name)[pairs] for name in fields},
         )
 
@@ -241,4 +244,5 @@ def _open(directory: Path, log: LogPaths) -> Examples:
             "ads": arrays["ad_position"],
             "candidates": arrays["pair_position"],
         },
+        fingerprint=directory.name,
     )

@@ -101,7 +101,7 @@ class SideRequest:
     """
 
     def __init__(self, gather: Gather, stack: Stack, layout: SideLayout, ids: Tensor, *, pool_sequences: bool) -> None:
-        if (ids >= stack.limits(layout).to(ids)).any():
+        if len(ids) and (ids.amax(0) >= stack.limits(layout).to(ids)).any():
             raise MismatchError(
                 f"{layout.side}: an id lies outside its table; expected rows encoded by the same schema"
             )
@@ -161,7 +161,8 @@ class SideRequest:
 
     def _pad(self, events: "_Events") -> tuple[Tensor, Tensor]:
         fields = torch.cat([self._gather.found(ticket) for ticket in events.tickets], dim=1)
-        padded = fields.new_zeros(events.mask.numel(), fields.shape[1]).index_copy(0, events.places, fields)
+        # in place: the zeros take no gradient, and a copy would cost as much as the look-up
+        padded = fields.new_zeros(events.mask.numel(), fields.shape[1]).index_copy_(0, events.places, fields)
         return padded.view(*events.mask.shape, -1), events.mask
 
 

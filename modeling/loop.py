@@ -16,6 +16,7 @@ from contracts.errors import AdsieveError, InputError, MismatchError
 from contracts.progress import Advance, progress
 from modeling import checkpoint
 from modeling.loop_config import BatchSource, LoopConfig, SizedBatch
+from modeling.memory import keep_freed_memory
 from modeling.precision import autocast, resolve
 from modeling.schedule import learning_rate_factor
 from modeling.tables import FeatureTables, dense_parameters
@@ -104,6 +105,7 @@ def train(
         MismatchError: ``run_directory`` has checkpoints of another run.
         AdsieveError: The loss is no longer finite.
     """
+    keep_freed_memory()
     run = _Run(model, source, loss_fn, validate, config, run_directory)
     run.resume(hashlib.sha256(msgspec.json.encode([config, fingerprint, len(source)])).hexdigest())
     with ExitStack() as stack:

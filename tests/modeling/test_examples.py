@@ -195,6 +195,7 @@ def test_columns_on_demand_and_selected_pairs_agree_with_the_log(
     assert requests == chosen.request_ids.to_pylist()
     np.testing.assert_array_equal(chosen.stage, examples.stage[::-1][::3])
     assert len(chosen) == len(chosen.labels) == len(pairs)
+    assert chosen.fingerprint == examples.select(np.arange(len(examples))[::-3]).fingerprint != examples.fingerprint
 
 
 @pytest.mark.parametrize(
