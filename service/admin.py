@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter
@@ -18,6 +19,7 @@ from service.status import Releases, RollbackRequest, ServingRelease, releases, 
 from service.wire import JSON, decode
 
 MAX_BODY_BYTES = 64 << 10
+SECURITY: dict[str, Any] = {"security": [{"admin_token": []}]}
 PROBLEMS = (400, 401, 409, 413, 422)
 
 
@@ -60,7 +62,8 @@ def require_token(request: Request, token: str | None) -> None:
         HttpProblem: 401.
     """
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    is_right = hmac.compare_digest(given.strip().encode(), (token or "").encode())
+    # Headers are read as Latin-1, so this gives back the bytes that were sent.
+    is_right = hmac.compare_digest(given.strip().encode("latin-1"), (token or "").encode())
     if token is None or scheme.lower() != "bearer" or not is_right:
         detail = "expected the header Authorization: Bearer TOKEN with the token of ADSIEVE_ADMIN_TOKEN"
         raise HttpProblem(401, "token", detail, headers={"WWW-Authenticate": "Bearer"})
@@ -77,6 +80,3 @@ def _roll_back(follower: Follower, scenario: str) -> ServingRelease:
 
 def _json(value: msgspec.Struct) -> Response:
     return Response(msgspec.json.encode(value), media_type=JSON)
-
-
-SECURITY = {"security": [{"admin_token": []}]}

@@ -119,7 +119,7 @@ class _Shown:
 
     def _gather(self, columns: Sequence[np.ndarray], dtype: type) -> np.ndarray:
         """One column [P] of each pool to one of what is shown [K]."""
-        gathered = np.zeros(self._num_shown, dtype)
+        gathered: np.ndarray = np.zeros(self._num_shown, dtype)
         for column, members in zip(columns, self._members, strict=True):
             gathered[members] = column[self._ranking.places[members]]
         return gathered

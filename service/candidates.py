@@ -1,7 +1,8 @@
 """Which candidates are ranked, with which bid and objective, and why the others are not.
 
 Everything is a column over the candidates of the request. Each dropped candidate has one reason, the first that applies
-of: duplicate, unknown or of another scenario, inactive, filtered, bid. Shapes: C candidates, P those of one pool.
+of: duplicate, unknown or of another scenario, inactive, filtered, bid. Shapes: C candidates, P those of one pool, A ads
+of an index, H heads, D width of a head's vector.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,6 @@ import numpy as np
 from contracts.errors import RequestError
 from service.api import CandidateColumns, Dropped
 from service.releases import LoadedRelease
-from service.retrieval import ACTIVE
 from service.settings import Settings
 
 
@@ -54,7 +54,7 @@ class Resolved:
         """The ids of what is not ranked, by reason."""
         if not self.reasons.any():
             return Dropped()
-        lists = {reason.name.lower(): np.flatnonzero(self.reasons == reason) for reason in Reason if reason}
+        lists = {reason.name.lower(): np.flatnonzero(self.reasons == reason).tolist() for reason in Reason if reason}
         return Dropped(**{name: [ids[place] for place in places] for name, places in lists.items()})
 
 
@@ -92,10 +92,21 @@ def resolve(
     return Resolved(pools=_fill_bids(pools, reasons, settings), reasons=reasons)
 
 
-def retrieved(rows_by_release: Sequence[np.ndarray], releases: Sequence[LoadedRelease], settings: Settings) -> Resolved:
-    """Pools of what retrieval found; an ad without a usable bid is left out as a candidate would be."""
+def retrieve(
+    releases: Sequence[LoadedRelease],
+    embeddings: Sequence[np.ndarray],
+    num_fetched: int,
+    excluded_advertisers: Sequence[str],
+    settings: Settings,
+) -> Resolved:
+    """Pools of at most ``num_fetched`` ads that each index finds for its query embedding [H, D+2].
+
+    The search orders nearly as utility does. An ad without a usable bid is left out as a candidate would be.
+    """
     pools, start = [], 0
-    for rows, loaded in zip(rows_by_release, releases, strict=True):
+    for loaded, embedding in zip(releases, embeddings, strict=True):
+        allowed = _allowed(loaded, excluded_advertisers, settings)
+        rows = np.sort(loaded.index.search(embedding, k=num_fetched, allowed=allowed))
         bids = np.asarray(loaded.index.bids)[rows].astype(np.float64)
         usable = ~(bids < 0) & ~np.isinf(bids)
         rows, bids = rows[usable], bids[usable]
@@ -104,6 +115,15 @@ def retrieved(rows_by_release: Sequence[np.ndarray], releases: Sequence[LoadedRe
         start += len(rows)
         pools.append(Pool(positions=positions, rows=rows, bids=bids, objectives=objectives))
     return Resolved(pools=_fill_bids(pools, np.zeros(start, np.int8), settings), reasons=np.zeros(0, np.int8))
+
+
+def _allowed(loaded: LoadedRelease, excluded_advertisers: Sequence[str], settings: Settings) -> np.ndarray | None:
+    """Which ads may be retrieved, bool [A]; None where all may."""
+    excluded = _excluded(loaded, excluded_advertisers)
+    active = loaded.active if settings.inactive_ads == "drop" else None
+    if excluded is None:
+        return active
+    return ~excluded if active is None else active & ~excluded
 
 
 def _mark_duplicates(ids: list[str], reasons: np.ndarray, settings: Settings) -> None:
@@ -167,15 +187,15 @@ def _mark_unservable(
     """Mark inactive ads and those of excluded advertisers."""
     places = np.flatnonzero(mine & (rows >= 0) & (reasons == Reason.KEPT))
     if settings.inactive_ads == "drop":
-        active = np.asarray(loaded.index.status)[rows[places]] == ACTIVE
+        active = loaded.active[rows[places]]
         reasons[places[~active]] = Reason.INACTIVE
         places = places[active]
-    excluded = excluded_rows(loaded, excluded_advertisers, rows[places])
+    excluded = _excluded(loaded, excluded_advertisers, rows[places])
     if excluded is not None:
         reasons[places[excluded]] = Reason.FILTERED
 
 
-def excluded_rows(
+def _excluded(
     loaded: LoadedRelease, advertisers: Sequence[str], rows: np.ndarray | slice = slice(None)
 ) -> np.ndarray | None:
     """Which of ``rows`` belong to one of ``advertisers``, bool; None where no ad of the index does."""

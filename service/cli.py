@@ -84,7 +84,7 @@ def rank_file(path: Path, settings: "Settings") -> "RankResponse":
     """
     from indexing.store import DirectoryStore
 
-    from contracts.errors import InputError
+    from contracts.errors import InputError, RequestError
     from service.deadline import Deadline
     from service.ranker import rank as rank_request
     from service.releases import load_snapshot
@@ -92,7 +92,12 @@ def rank_file(path: Path, settings: "Settings") -> "RankResponse":
 
     if not path.is_file():
         raise InputError(f"{path}: no such file, expected the JSON body of a ranking request")
-    request = decode_request(path.read_bytes())
+    try:
+        request = decode_request(path.read_bytes())
+    except RequestError:
+        raise
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     snapshot = load_snapshot(DirectoryStore(settings.store), engine_threads=settings.engine_threads)
     timeout_ms = settings.timeout_ms if request.timeout_ms is None else request.timeout_ms
     return rank_request(request, snapshot, settings, Deadline.after_ms(timeout_ms)).response

@@ -1,6 +1,7 @@
 """Routes that watch: /health/live, /health/ready, /metrics, /releases."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter
@@ -40,4 +41,6 @@ def health_router(follower: Follower, telemetry: Telemetry) -> APIRouter:
 
 _READY = answers(Readiness, problems=())
 _READY[503] = {**_READY[200], "description": "Not yet: no release is loaded and warm for every scenario"}
-_METRICS = {200: {"description": "Text exposition", "content": {"text/plain": {"schema": {"type": "string"}}}}}
+_METRICS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Text exposition", "content": {"text/plain": {"schema": {"type": "string"}}}}
+}

@@ -18,7 +18,7 @@ from contracts.errors import RequestError
 from contracts.rows import encode_pairs
 from service.answer import Result, build_response
 from service.api import CandidateColumns, Degraded, RankRequest, RankResponse, Timing
-from service.candidates import Resolved, excluded_rows, resolve, retrieved
+from service.candidates import Resolved, resolve, retrieve
 from service.deadline import Deadline, DeadlineError
 from service.features import FeatureNotes, QueryEncoding, check_lengths, note_unknown
 from service.heavy import HeavyInput, HeavyScores, HeavyUnavailableError, rank_heavy
@@ -172,11 +172,7 @@ def _resolve(
     if columns is not None:
         return resolve(columns, releases, others, advertisers, settings)
     num_fetched = math.ceil(num_survivors * settings.retrieval_overfetch)
-    found = [
-        loaded.retriever.rows(embedding, num_fetched, excluded_rows(loaded, advertisers))
-        for loaded, embedding in zip(releases, embeddings, strict=True)
-    ]
-    return retrieved(found, releases, settings)
+    return retrieve(releases, embeddings, num_fetched, advertisers, settings)
 
 
 def _heavy(

@@ -7,21 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from indexing.index import Index
 from indexing.store import DirectoryStore, ReleasePaths
 
 from contracts.bundle import PARITY_FILE, Bundle, open_bundle
 from contracts.encoding import Encoded, Encoder
 from contracts.errors import ArtifactError, MismatchError
+from contracts.records import STATUSES
 from contracts.release import Release, check_pairing
 from contracts.schema import FeatureSchema
 from heavy_ranker.serving import HeavyServing
+from indexing.index import Index
 from service.api import Versions
-from service.retrieval import Retriever
 from service.utility import ObjectiveColumns
 from towers.serving import TwoTowerServing, split_pin_embedding
 
 REQUESTS_FILE = "requests.jsonl"
+ACTIVE = STATUSES.index("active")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +52,8 @@ class ColdAd:
 class LoadedRelease:
     """One release of one scenario, opened and paired. Never changes; a newer one replaces it.
 
-    ``index_objectives`` turns the index's objective codes into codes of ``objectives``. ``known_features`` are the
-    dotted names that any of its models reads from a request: ``query.country``, ``query.watch.time``.
+    ``index_objectives`` turns the index's objective codes into codes of ``objectives``; ``active`` is bool [A];
+    ``known_features`` are the dotted names that any of its models reads from a request, such as ``query.watch.time``.
     """
 
     release: Release
@@ -63,7 +64,7 @@ class LoadedRelease:
     objectives: ObjectiveColumns
     index_objectives: np.ndarray
     cold: ColdAd
-    retriever: Retriever
+    active: np.ndarray
     known_features: frozenset[str]
     warm_up_requests: tuple[bytes, ...]
 
@@ -111,7 +112,6 @@ def load_release(release: Release, paths: ReleasePaths, *, serving: Snapshot, en
     tower.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
     heavy = _load_heavy(heavy_bundle, serving, engine_threads) if heavy_bundle else None
     objectives = ObjectiveColumns(bundle.schema.objectives, bundle.schema.tasks)
-    index_objectives = objectives.from_other(index.manifest.objectives)
     return LoadedRelease(
         release=release,
         schema=bundle.schema,
@@ -119,9 +119,9 @@ def load_release(release: Release, paths: ReleasePaths, *, serving: Snapshot, en
         index=index,
         heavy=heavy,
         objectives=objectives,
-        index_objectives=index_objectives,
+        index_objectives=objectives.from_other(index.manifest.objectives),
         cold=_cold_ad(tower, heavy),
-        retriever=Retriever(index, objectives.heads(index_objectives[index.objectives]), len(bundle.schema.tasks)),
+        active=np.asarray(index.status) == ACTIVE,
         known_features=_known_features(bundle.schema) | (_known_features(heavy.schema) if heavy else frozenset()),
         warm_up_requests=_saved_requests(bundle),
     )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,8 +15,16 @@ MSGPACK_NAMES = frozenset({MSGPACK, "application/x-msgpack", "application/vnd.ms
 
 T = TypeVar("T")
 
-_DECODERS = {JSON: msgspec.json.Decoder(RankRequest), MSGPACK: msgspec.msgpack.Decoder(RankRequest)}
-_ENCODERS = {JSON: msgspec.json.Encoder(), MSGPACK: msgspec.msgpack.Encoder()}
+Decoder: TypeAlias = msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]
+
+_DECODERS: dict[str, Decoder[RankRequest]] = {
+    JSON: msgspec.json.Decoder(RankRequest),
+    MSGPACK: msgspec.msgpack.Decoder(RankRequest),
+}
+_ENCODERS: dict[str, msgspec.json.Encoder | msgspec.msgpack.Encoder] = {
+    JSON: msgspec.json.Encoder(),
+    MSGPACK: msgspec.msgpack.Encoder(),
+}
 _FAULT = re.compile(r"^(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
 _FIELD_FAULT = re.compile(r"^Object (?P<fault>contains unknown|missing required) field `(?P<name>.*)`$", re.DOTALL)
 
@@ -49,7 +57,7 @@ def decode(body: bytes, type_: type[T]) -> T:
     return _decode(body, msgspec.json.Decoder(type_), JSON)
 
 
-def _decode(body: bytes, decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T], media: str) -> T:
+def _decode(body: bytes, decoder: Decoder[T], media: str) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:

@@ -1,5 +1,6 @@
 """A tiny true store: two scenarios, real bundles with ONNX graphs, real indexes, real releases."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,8 +12,6 @@ import onnx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from indexing.nightly import build_index
-from indexing.store import DirectoryStore
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import save_file
 
@@ -22,6 +21,8 @@ from contracts.schema import Feature, FeatureSchema, SequenceField, Table
 from engines.onnxruntime_cpu import OnnxRuntimeEngine
 from heavy_ranker.serving import HeavyServing
 from indexing.config import IndexConfig
+from indexing.nightly import build_index
+from indexing.store import DirectoryStore
 from service.settings import Settings
 from towers.serving import TwoTowerServing
 
@@ -96,7 +97,7 @@ def save_graph(path: Path, nodes: list, inputs: dict, outputs: dict, weights: di
 def save_tower(path: Path, flat_dim: int, constant: int, rng: np.random.Generator) -> None:
     """A linear tower to [B, H, D+2] whose dimension ``constant`` is 1: the dot product adds the other side's bias."""
     width = HEAD_DIM + 2
-    weight = rng.normal(size=(flat_dim, len(TASKS), width)).astype(np.float32) / np.sqrt(flat_dim)
+    weight = rng.normal(size=(flat_dim, len(TASKS), width)).astype(np.float32) / math.sqrt(flat_dim)
     bias = rng.normal(size=(len(TASKS), width)).astype(np.float32) * 0.1
     weight[:, :, constant], bias[:, constant] = 0, 1
     nodes = [
@@ -113,12 +114,15 @@ def save_tower(path: Path, flat_dim: int, constant: int, rng: np.random.Generato
 
 
 def save_heavy_graphs(directory: Path, encoders: dict[str, Encoder], rng: np.random.Generator) -> None:
-    """logits = ((user[request] * ad) task_weight) + pair pair_weight; user = flat, and the watched ads summed."""
+    """logits = (user[request] * ad) task_weight + pair pair_weight + number of events * event_weight.
+
+    user is linear in the flat input and in the sum of the watched ads.
+    """
     dims = {side: encoder.layout.flat_dim(False) for side, encoder in encoders.items()}
     sequence = encoders["query"].layout.sequences[0]
 
     def weight(*shape: int) -> np.ndarray:
-        return rng.normal(size=shape).astype(np.float32) / np.sqrt(shape[0])
+        return rng.normal(size=shape).astype(np.float32) / math.sqrt(shape[0])
 
     save_graph(
         directory / "request.onnx",
@@ -151,10 +155,14 @@ def save_heavy_graphs(directory: Path, encoders: dict[str, Encoder], rng: np.ran
             helper.make_node("Mul", ["users", "ads"], ["crossed"]),
             helper.make_node("MatMul", ["crossed", "task_weight"], ["from_cross"]),
             helper.make_node("MatMul", ["pair_flat", "pair_weight"], ["from_pair"]),
-            helper.make_node("Add", ["from_cross", "from_pair"], ["logits"]),
+            helper.make_node("ReduceSum", ["watch.mask", "events"], ["counts"], keepdims=1),
+            helper.make_node("Gather", ["counts", "request_index"], ["num_events"], axis=0),
+            helper.make_node("MatMul", ["num_events", "event_weight"], ["from_events"]),
+            helper.make_node("Sum", ["from_cross", "from_pair", "from_events"], ["logits"]),
         ],
         {
             "user": ["R", USER_DIM],
+            "watch.mask": ["R", sequence.max_length],
             "request_index": ["N"],
             "ad_flat": ["N", dims["ad"]],
             "pair_flat": ["N", dims["pair"]],
@@ -164,6 +172,8 @@ def save_heavy_graphs(directory: Path, encoders: dict[str, Encoder], rng: np.ran
             "ad_weight": weight(dims["ad"], USER_DIM),
             "task_weight": weight(USER_DIM, len(TASKS)),
             "pair_weight": weight(dims["pair"], len(TASKS)),
+            "event_weight": weight(1, len(TASKS)),
+            "events": np.array([1]),
         },
     )
 
@@ -269,7 +279,7 @@ def make_ads(scenario: str, rng: np.random.Generator) -> pa.Table:
     )
 
 
-def example_query(seed: int = 0) -> dict:
+def make_query(seed: int) -> dict:
     return {
         "country": ("DE", "FR", "日本", "XX", None)[seed % 5],
         "device": ("DE", "FR")[seed % 2],
@@ -285,7 +295,7 @@ def saved_requests(scenario: str) -> list[dict]:
     return [
         {
             "scenario": scenario,
-            "query": example_query(seed),
+            "query": make_query(seed),
             "event_time": "2026-03-01T12:00:00Z",
             "candidates": {
                 "ids": [f"{scenario}-{seed + 1}", f"{scenario}-{seed + 2}", "gone"],
@@ -294,6 +304,12 @@ def saved_requests(scenario: str) -> list[dict]:
         }
         for seed in range(3)
     ]
+
+
+@pytest.fixture(scope="session")
+def example_query() -> Callable[[int], dict]:
+    """The features of one request; another seed, another request."""
+    return make_query
 
 
 @dataclass(frozen=True)

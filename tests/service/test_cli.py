@@ -1,0 +1,138 @@
+"""``adsieve rank`` answers as /rank does, and ``adsieve serve`` serves over a real socket."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import service.cli
+from contracts.errors import ArtifactError, ConfigError, InputError, RequestError
+
+SERVE = "import typer, service.cli; typer.run(service.cli.serve)"
+
+
+@pytest.fixture
+def app():
+    app = typer.Typer()
+    app.command()(service.cli.rank)
+    app.command()(service.cli.serve)
+    return app
+
+
+@pytest.fixture
+def request_file(tmp_path, example_query):
+    body = {
+        "request_id": "r-ü",
+        "scenario": "auto",
+        "query": example_query(3),
+        "event_time": "2026-03-01T12:00:00Z",
+        "candidates": {
+            "ids": [f"{name}-{i}" for i in range(30) for name in ("shopping", "standard")],
+            "affinity": [i / 7 for i in range(60)],
+        },
+        "survivors": 20,
+        "explain": True,
+    }
+    path = tmp_path / "request.json"
+    path.write_text(json.dumps(body))
+    return path
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def server(world):
+    """``adsieve serve`` in a process of its own, ready."""
+    port = free_port()
+    command = [sys.executable, "-c", SERVE, "--store", str(world.root), "--port", str(port)]
+    environment = os.environ | {"ADSIEVE_ENGINE_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        try:
+            wait_until_ready(client, process)
+            yield client
+        finally:
+            process.send_signal(signal.SIGINT)
+            output, _ = process.communicate(timeout=20)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output
+
+
+def wait_until_ready(client, process):
+    for _ in range(600):
+        if process.poll() is not None:
+            raise RuntimeError(process.communicate()[0])
+        try:
+            if client.get("/health/ready").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    raise TimeoutError("the server did not become ready")
+
+
+def test_the_command_and_a_real_server_give_the_same_order_and_scores(app, server, request_file, world):
+    result = CliRunner().invoke(app, ["rank", str(request_file), "--store", str(world.root), "--json"])
+    assert result.exit_code == 0, result.output
+    from_command = json.loads(result.stdout)
+    from_server = server.post("/rank", content=request_file.read_bytes()).json()
+    assert from_command.pop("timing_ms").keys() == from_server.pop("timing_ms").keys()
+    assert from_command == from_server
+    assert len(from_command["ads"]["ids"]) == 20
+
+
+def test_the_table_names_ads_scores_and_what_was_dropped(app, request_file, world):
+    result = CliRunner().invoke(app, ["rank", str(request_file), "--store", str(world.root)], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    for part in ("request r-ü", "heavy conversion", "shopping-", "dropped: ", "unknown", "total"):
+        assert part in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        ("{", InputError, r"request\.json: the body is not valid application/json"),
+        (
+            '{"scenario": "video", "query": {}}',
+            RequestError,
+            "scenario: unknown scenario 'video', expected one of",
+        ),
+        ('{"scenario": "shopping"}', RequestError, "query: required field is missing"),
+    ],
+)
+def test_bad_requests_are_input_errors(app, request_file, world, content, error, message):
+    request_file.write_text(content)
+    result = CliRunner().invoke(app, ["rank", str(request_file), "--store", str(world.root)])
+    with pytest.raises(error, match=message):
+        raise result.exception
+    assert result.exception.exit_code == 2
+
+
+def test_a_missing_file_and_a_corrupt_store_are_told_apart(app, request_file, world, tmp_path):
+    result = CliRunner().invoke(app, ["rank", str(tmp_path / "none.json"), "--store", str(world.root)])
+    with pytest.raises(InputError, match=r"none\.json: no such file"):
+        raise result.exception
+    (world.store.paths(world.store.current("shopping")).index / "bias.npy").unlink()
+    result = CliRunner().invoke(app, ["rank", str(request_file), "--store", str(world.root)])
+    with pytest.raises(ArtifactError, match=r"bias\.npy: missing"):
+        raise result.exception
+
+
+def test_policies_come_from_the_environment(app, request_file, world, monkeypatch):
+    monkeypatch.setenv("ADSIEVE_SURVIVORS", "7")
+    assert service.cli.load_settings(world.root).survivors == 7
+    monkeypatch.setenv("ADSIEVE_UNKNOWN_ADS", "maybe")
+    with pytest.raises(ConfigError, match="ADSIEVE_UNKNOWN_ADS: Input should be 'drop' or 'score', got 'maybe'"):
+        service.cli.load_settings(world.root)

@@ -1,0 +1,138 @@
+"""Whatever is sent, nothing is a 500, and every answer is of the documented type."""
+
+import random
+
+import msgspec
+import pytest
+import schemathesis
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from service.app import create_app
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+ODD_VALUES = [
+    None,
+    True,
+    0,
+    -1,
+    2**63,
+    1e308,
+    float("nan"),
+    "",
+    "x" * 300,
+    "\0",
+    [],
+    [[]],
+    {},
+    {"a": 1},
+    b"\xff",
+]
+
+
+@schemathesis.serializer("application/msgpack")
+def to_msgpack(context: schemathesis.SerializationContext, value: object) -> bytes:
+    return msgspec.msgpack.encode(value)
+
+
+@schemathesis.deserializer("application/msgpack")
+def from_msgpack(context: schemathesis.DeserializationContext, response: schemathesis.Response) -> object:
+    return msgspec.msgpack.decode(response.content)
+
+
+@pytest.fixture
+def client(settings):
+    with TestClient(create_app(settings)) as client:
+        while client.get("/health/ready").status_code != 200:
+            pass
+        yield client
+
+
+def test_requests_made_from_the_document(client):
+    make_requests(client, 25)
+
+
+@pytest.mark.slow
+def test_many_requests_made_from_the_document(client):
+    make_requests(client, 3_000)
+
+
+def make_requests(client, count):
+    """Let Schemathesis make ``count`` requests for each operation and check every answer against the document."""
+    document = schemathesis.openapi.from_asgi("/openapi.json", client.app)
+    for found in document.get_all_operations():
+
+        @settings(max_examples=count, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(case=found.ok().as_strategy())
+        def check(case):
+            case.call_and_validate(checks=CHECKS)
+
+        check()
+
+
+def test_mutated_requests_are_answered_or_refused(client, example_query):
+    mutate_and_send(client, example_query, 300)
+
+
+@pytest.mark.slow
+def test_many_mutated_requests_are_answered_or_refused(client, example_query):
+    mutate_and_send(client, example_query, 20_000)
+
+
+def mutate_and_send(client, example_query, count):
+    rng = random.Random(7)
+    statuses = set()
+    for number in range(count):
+        body = mutated(valid_body(example_query, number), rng)
+        packed = msgspec.msgpack.encode(body)
+        media = "application/msgpack"
+        if rng.random() < 0.5:
+            packed, media = msgspec.json.encode(body), "application/json"
+        if rng.random() < 0.3:
+            packed = damaged(packed, rng)
+        response = client.post("/rank", content=packed, headers={"Content-Type": media})
+        assert response.status_code in (200, 400, 422), (response.text, packed)
+        statuses.add(response.status_code)
+    assert statuses == {200, 400, 422}
+
+
+def valid_body(example_query, number):
+    return {
+        "scenario": ("shopping", "standard", "auto")[number % 3],
+        "query": example_query(number),
+        "event_time": "2026-03-01T12:00:00Z",
+        "candidates": {
+            "ids": ["shopping-1", "standard-2", "shopping-ü広告-7"],
+            "bids": [1.0, None, 2],
+            "objectives": ["click", None, "conversion"],
+            "affinity": [0.1, None, 3],
+        },
+        "filters": {"exclude_advertisers": ["advertiser-1"]},
+        "survivors": 10,
+        "limit": 2,
+        "explain": True,
+    }
+
+
+def mutated(value, rng):
+    """One or more parts of a JSON value replaced, removed or repeated."""
+    if rng.random() < 0.04:
+        return rng.choice(ODD_VALUES)
+    if isinstance(value, dict):
+        changed = {key: mutated(part, rng) for key, part in value.items() if rng.random() > 0.02}
+        return changed | ({rng.choice(["", "ids", "ü", "time"]): rng.choice(ODD_VALUES)} if rng.random() < 0.03 else {})
+    if isinstance(value, list):
+        changed = [mutated(part, rng) for part in value]
+        return changed + changed[:1] if rng.random() < 0.05 else changed
+    return value
+
+
+def damaged(packed, rng):
+    position = rng.randrange(len(packed))
+    return packed[:position] + bytes([rng.randrange(256)]) + packed[position + rng.randrange(3) :]
