@@ -6,6 +6,7 @@ next writer removes.
 """
 
 import fcntl
+import glob
 import hashlib
 import os
 import re
@@ -196,7 +197,7 @@ def _refuse_existing(target: Path) -> None:
 def _create_aside(target: Path) -> tuple[Path, int]:
     """Create the hidden sibling and lock it; whoever can lock a sibling knows that its writer is dead."""
     with file_lock(target.parent):
-        for stale in target.parent.glob(f".{target.name}.*{PARTIAL_SUFFIX}"):
+        for stale in target.parent.glob(f".{glob.escape(target.name)}.*{PARTIAL_SUFFIX}"):
             _remove_if_abandoned(stale)
         aside = target.parent / f".{target.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}"
         aside.mkdir()

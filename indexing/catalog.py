@@ -18,7 +18,7 @@ from contracts.errors import LogError
 from contracts.records import REQUIRED_COLUMNS, check_columns, plain_text, utc_micros
 from indexing.id_keys import array_bytes, hashes, stored_keys
 
-ROWS_PER_PART = 500_000
+ROWS_PER_PART = 250_000
 _BATCH_ROWS = 65_536
 _NO_PRE_BUFFER = ds.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
 
@@ -42,6 +42,11 @@ class Catalog:
     @property
     def num_ads(self) -> int:
         return self.counts["kept"]
+
+    @property
+    def source(self) -> str:
+        """Name of the dataset in messages."""
+        return _source(self.dataset)
 
     def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[tuple[pa.Table, str]]:
         """Stream the kept rows' columns, at most ``batch_size`` at once, with the file they come from."""
@@ -68,6 +73,8 @@ def plan_catalog(dataset: ds.Dataset, *, scenario: str, as_of: int | None, direc
     """
     check_columns(dataset.schema, REQUIRED_COLUMNS["ads"], source=_source(dataset))
     num_rows = dataset.count_rows()
+    if not num_rows:
+        raise LogError(f"{_source(dataset)}: has no rows")
     parts = _spill(dataset, scenario, directory, num_parts=max(1, -(-num_rows // ROWS_PER_PART)))
     kept = np.lib.format.open_memmap(directory / "kept.npy", "w+", np.bool_, (num_rows,))
     counts = dict.fromkeys(("rows", "later", "superseded", "other_scenario", "kept"), 0)

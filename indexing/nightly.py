@@ -69,7 +69,6 @@ def build_index(
         scratch.mkdir()
         catalog = plan_catalog(dataset, scenario=scenario, as_of=_micros(as_of), directory=scratch)
         statuses = _write_blocks(aside, catalog, embedder, bundle, heavy_bundle, config)
-        _check_dropped(embedder, catalog, config, str(ads))
         shutil.rmtree(scratch)
         manifest = _manifest(aside, catalog, embedder, bundle, heavy_bundle, config, statuses)
         write_json(aside / MANIFEST, manifest)
@@ -123,16 +122,17 @@ def _write_blocks(
             blocks.append(plain_text(kept["ad_id"].combine_chunks()), ads, of_ads)
             statuses += np.bincount(of_ads.status, minlength=len(STATUSES))
             advance(len(table))
-    blocks.finish(source=catalog.dataset.files[0])
+    _check_dropped(embedder, catalog, config)
+    blocks.finish(source=catalog.source)
     return statuses
 
 
-def _check_dropped(embedder: AdEmbedder, catalog: Catalog, config: IndexConfig, source: str) -> None:
+def _check_dropped(embedder: AdEmbedder, catalog: Catalog, config: IndexConfig) -> None:
     dropped = sum(embedder.dropped.values())
     share = dropped / catalog.num_ads
     if share > config.max_dropped_share or dropped == catalog.num_ads:
         raise LogError(
-            f"{source}: {dropped} of {catalog.num_ads} ads ({share:.2%}) cannot be embedded, at most "
+            f"{catalog.source}: {dropped} of {catalog.num_ads} ads ({share:.2%}) cannot be embedded, at most "
             f"{config.max_dropped_share:.2%} are allowed (max_dropped_share): {embedder.faults or embedder.dropped}"
         )
 

@@ -228,6 +228,7 @@ def test_a_column_that_a_model_was_trained_on_must_be_in_every_file(
         ({"bid": ["high"] * 20}, "column bid has type string, expected number"),
         ({"price": ["high"] * 20}, "column 'price' has type string, expected numbers"),
         ({"scenario": ["standard"] * 20}, "no ad of scenario 'shopping'"),
+        ({"price": [float("nan")] * 20}, r"16 of 16 ads \(100\.00%\) cannot be embedded"),
     ],
 )
 def test_faults_of_the_dataset_are_named(
@@ -236,6 +237,11 @@ def test_faults_of_the_dataset_are_named(
     with pytest.raises(LogError, match=message):
         build(write(tmp_path / "ads", ads_table(20, **changes)), bundles, tmp_path / "index")
     assert [path.name for path in tmp_path.iterdir()] == ["ads"]
+
+
+def test_an_empty_dataset_is_refused(ads_table: MakeTable, bundles: Path, tmp_path: Path) -> None:
+    with pytest.raises(LogError, match=r"a\.parquet: has no rows"):
+        build(write(tmp_path / "ads", ads_table(20).slice(0, 0)), bundles, tmp_path / "index")
 
 
 def test_columns_of_any_encoding_give_the_same_index(ads_table: MakeTable, bundles: Path, tmp_path: Path) -> None:
