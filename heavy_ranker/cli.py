@@ -197,14 +197,9 @@ def _print_json(result: object) -> None:
 
 
 def _print_metrics(slices: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("slice", "task", "from", "rows", "positives", "log loss", "NE", "AUC", "calibration")
+    print(f"{'slice':<12} {'task':<16} {'from':<6} {'rows':>9} {'log loss':>9} {'NE':>7} {'AUC':>7} {'calib.':>7}")
     for name, sources in slices.items():
         for source, tasks in sources.items():
             for task, found in tasks.items():
-                counts = [f"{found['rows']:,}", f"{found['positives']:,}"]
-                values = [f"{found[key]:.4f}" for key in ("log_loss", "normalised_entropy", "auc", "calibration")]
-                table.add_row(name, task, source, *counts, *values)
-    Console().print(table)
+                row = f"{name:<12} {task:<16} {source:<6} {found['rows']:>9,} {found['log_loss']:>9.4f}"
+                print(f"{row} {found['normalised_entropy']:>7.4f} {found['auc']:>7.4f} {found['calibration']:>7.3f}")

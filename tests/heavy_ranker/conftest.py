@@ -7,8 +7,12 @@ import pytest
 import torch
 
 from contracts.config import convert
+from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
-from heavy_ranker.config import ModelConfig
+from heavy_ranker.config import HeavyConfig, ModelConfig
+from heavy_ranker.export import export_heavy
+from heavy_ranker.train import train_heavy
+from modeling.loop_config import LoopConfig
 
 
 @pytest.fixture(autouse=True)
@@ -16,13 +20,18 @@ def _seed():
     torch.manual_seed(7)
 
 
-@pytest.fixture(scope="session")
-def reference():
-    """The module reference.py beside this file (tests are no package, so it cannot be imported by name)."""
-    spec = importlib.util.spec_from_file_location("heavy_ranker_reference", Path(__file__).with_name("reference.py"))
+def _beside(name):
+    """A module beside this file; tests are no package, so it cannot be imported by name."""
+    spec = importlib.util.spec_from_file_location(f"heavy_ranker_{name}", Path(__file__).with_name(f"{name}.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def reference():
+    """Plain NumPy forms of the blocks."""
+    return _beside("reference")
 
 
 @pytest.fixture(scope="session")
@@ -90,3 +99,34 @@ def sizes():
         expert_dim=12,
         head_dims=(10,),
     )
+
+
+@pytest.fixture(scope="session")
+def log(tmp_path_factory):
+    """600 requests with four ads each, three of them shown; with the true probabilities."""
+    return LogPaths.under(_beside("make_log").write_log(tmp_path_factory.mktemp("log")))
+
+
+@pytest.fixture(scope="session")
+def config(sizes):
+    """A training of a few seconds that learns the log's clicks."""
+    return HeavyConfig(
+        model=sizes,
+        loop=LoopConfig(epochs=4, learning_rate=1e-2, warmup_share=0.1),
+        table_learning_rate=0.1,
+        batch_size=64,
+        validation_share=0.2,
+        seed=3,
+    )
+
+
+@pytest.fixture(scope="session")
+def run(schema, log, config, tmp_path_factory):
+    """A finished run."""
+    return train_heavy(schema, log, tmp_path_factory.mktemp("run") / "heavy", config)
+
+
+@pytest.fixture(scope="session")
+def bundle(run, log, tmp_path_factory):
+    """The run, sealed."""
+    return export_heavy(run, log, tmp_path_factory.mktemp("bundle") / "heavy")

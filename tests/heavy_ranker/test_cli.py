@@ -1,0 +1,84 @@
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from contracts.config import dump_yaml
+from contracts.errors import ConfigError
+from contracts.schema import save_schema
+from heavy_ranker.cli import app, choose_config
+from heavy_ranker.presets import small
+
+
+@pytest.fixture
+def invoke():
+    """Run one command; errors that the front door turns into exit codes come out as they are."""
+
+    def call(*arguments):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return call
+
+
+@pytest.fixture
+def log_directory(log):
+    return Path(log.requests).parent
+
+
+@pytest.fixture
+def config_file(config, tmp_path):
+    dump_yaml(config, tmp_path / "config.yaml")
+    return tmp_path / "config.yaml"
+
+
+def test_train_then_evaluate(invoke, schema, config_file, log_directory, tmp_path):
+    save_schema(schema, tmp_path / "schema.yaml")
+    options = ("--schema", tmp_path / "schema.yaml", "--config", config_file, "--epochs", 1, "--until", "2026-03-15")
+    trained = invoke("train", "--log", log_directory, "--out", tmp_path / "run", *options, "--json")
+    found = json.loads(trained.stdout)
+    assert found["watermark"] == "2026-03-14T23:00:00+00:00"
+    assert found["validation"]["click"]["rows"] + found["impressions"] == 14 * 24 * 3
+
+    window = ("--from", "2026-03-15", "--until", "2026-03-16T00:00:00+00:00")
+    evaluated = invoke(
+        "evaluate", "--log", log_directory, "--run", tmp_path / "run", *window, "--out", tmp_path / "e.json"
+    )
+    saved = json.loads((tmp_path / "e.json").read_text())
+    assert saved["rows"] == 24 * 3
+    assert "shopping" in evaluated.stdout
+    assert f"{saved['slices']['all']['model']['click']['auc']:.4f}" in evaluated.stdout
+
+
+def test_score_with_a_sealed_bundle(invoke, bundle, log_directory, tmp_path):
+    result = invoke("score", "--log", log_directory, "--bundle", bundle.path, "--out", tmp_path, "--json")
+    assert json.loads(result.stdout) == {
+        "teacher_version": bundle.manifest.version,
+        "parts_written": 3,
+        "parts_kept": 0,
+        "rows": 2400,
+        "rows_scored": 2399,
+    }
+
+
+def test_single_options_win_over_the_file(config_file, config):
+    changed = choose_config("small", config_file, {"epochs": 9, "batch_size": 7})
+    assert (changed.loop.epochs, changed.batch_size) == (9, 7)
+    assert changed.model == config.model
+
+
+def test_a_preset_is_taken_without_a_file():
+    assert choose_config("small", None, {}) == small()
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(ConfigError, match="preset: expected one of small, got 'huge'"):
+        choose_config("huge", None, {})
+
+
+@pytest.mark.parametrize("arguments", [("train", "--until", "yesterday"), ("evaluate", "--unknown", "1"), ("score",)])
+def test_wrong_usage_exits_with_2(invoke, arguments):
+    assert invoke(*arguments).exit_code == 2
