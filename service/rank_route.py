@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from contextlib import contextmanager
 
 from fastapi import APIRouter
@@ -20,14 +19,13 @@ from service.ranker import Stopwatch, rank
 from service.settings import Settings
 from service.telemetry import Telemetry
 from service.wire import decode_request, encode_response, media_type
+from service.workers import Workers
 
 
-def rank_router(
-    follower: Follower, settings: Settings, telemetry: Telemetry, executor: Executor, heavy_executor: Executor
-) -> APIRouter:
+def rank_router(follower: Follower, settings: Settings, telemetry: Telemetry, workers: Workers) -> APIRouter:
     """The route as a router of its own; the arguments are those of ``RankRoute``."""
     router = APIRouter()
-    route = RankRoute(follower, settings, telemetry, executor, heavy_executor)
+    route = RankRoute(follower, settings, telemetry, workers)
     router.add_api_route(
         "/rank",
         route.answer,
@@ -44,21 +42,18 @@ class RankRoute:
     """Answers /rank.
 
     At most ``max_in_flight`` requests are read, waiting or ranked; the next one gets 503 before its body is read.
-    Decoding, ranking and encoding run in ``executor``, so that the event loop only moves bytes.
+    Decoding, ranking and encoding run in a worker thread, so that the event loop only moves bytes.
 
     Args:
         follower: Holds the snapshot; each request takes it once.
         settings: Limits and policies.
         telemetry: Counts.
-        executor: Ranks; its size is how many requests are ranked at the same time.
-        heavy_executor: Runs the heavy stage of requests with a deadline.
+        workers: Their number is how many requests are ranked at the same time.
     """
 
-    def __init__(
-        self, follower: Follower, settings: Settings, telemetry: Telemetry, executor: Executor, heavy_executor: Executor
-    ) -> None:
+    def __init__(self, follower: Follower, settings: Settings, telemetry: Telemetry, workers: Workers) -> None:
         self._follower, self._settings, self._telemetry = follower, settings, telemetry
-        self._executor, self._heavy_executor = executor, heavy_executor
+        self._workers = workers
         self._in_flight = 0
 
     async def answer(self, request: Request) -> Response:
@@ -96,7 +91,7 @@ class RankRoute:
             raise HttpProblem(415, "media-type", detail)
         body = await read_body(request, self._settings.max_body_bytes)
         loop = asyncio.get_running_loop()
-        answer = await loop.run_in_executor(self._executor, self._rank, body, media, watch, start)
+        answer = await loop.run_in_executor(self._workers.rank, self._rank, body, media, watch, start)
         return Response(answer, media_type=media)
 
     def _rank(self, body: bytes, media: str, watch: Stopwatch, start: float) -> bytes:
@@ -105,6 +100,6 @@ class RankRoute:
             request = decode_request(body, media)
         timeout_ms = self._settings.timeout_ms if request.timeout_ms is None else request.timeout_ms
         deadline = Deadline.after_ms(timeout_ms, start=start)
-        outcome = rank(request, snapshot, self._settings, deadline, watch=watch, executor=self._heavy_executor)
+        outcome = rank(request, snapshot, self._settings, deadline, watch=watch, executor=self._workers.heavy)
         self._telemetry.observe(outcome)
         return encode_response(outcome.response, media)

@@ -17,12 +17,14 @@ from safetensors.numpy import save_file
 
 from contracts.bundle import Bundle, seal_bundle
 from contracts.encoding import Encoded, Encoder
+from contracts.release import Release
 from contracts.schema import Feature, FeatureSchema, SequenceField, Table
 from engines.onnxruntime_cpu import OnnxRuntimeEngine
 from heavy_ranker.serving import HeavyServing
 from indexing.config import IndexConfig
 from indexing.nightly import build_index
 from indexing.store import DirectoryStore
+from service.releases import Snapshot, load_snapshot
 from service.settings import Settings
 from towers.serving import TwoTowerServing
 
@@ -319,7 +321,7 @@ class World:
     root: Path
     store: DirectoryStore
     ads: dict[str, pa.Table]
-    publish: Callable[..., object]
+    publish: Callable[[str, int], Release]
 
 
 @pytest.fixture(scope="session")
@@ -344,24 +346,49 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-def world(artifacts: Path, tmp_path: Path) -> World:
-    """A store of its own with the first generation of both scenarios published."""
-    store = DirectoryStore(tmp_path / "store")
+@pytest.fixture(scope="session")
+def world(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A store with the first generation of both scenarios published, for tests that change nothing in it."""
+    return make_world(artifacts, tmp_path_factory.mktemp("world") / "store")
 
-    def publish(scenario: str, generation: int, *, heavy: bool = True) -> object:
+
+@pytest.fixture
+def own_world(artifacts: Path, tmp_path: Path) -> World:
+    """The same for one test alone, to publish to and to damage."""
+    return make_world(artifacts, tmp_path / "store")
+
+
+def make_world(artifacts: Path, root: Path) -> World:
+    store = DirectoryStore(root)
+
+    def publish(scenario: str, generation: int) -> Release:
         return store.publish(
             two_tower=artifacts / f"{scenario}-{generation}",
-            heavy=artifacts / "heavy" if heavy else None,
+            heavy=artifacts / "heavy",
             index=artifacts / f"{scenario}-{generation}-index",
         )
 
     for scenario in SCENARIOS:
         publish(scenario, 0)
     ads = {scenario: pq.read_table(artifacts / "ads" / scenario) for scenario in SCENARIOS}
-    return World(tmp_path / "store", store, ads, publish)
+    return World(root, store, ads, publish)
+
+
+@pytest.fixture(scope="session")
+def settings(world: World) -> Settings:
+    return make_settings(world)
 
 
 @pytest.fixture
-def settings(world: World) -> Settings:
+def own_settings(own_world: World) -> Settings:
+    return make_settings(own_world)
+
+
+def make_settings(world: World) -> Settings:
     return Settings(store=world.root, engine_threads=1, poll_interval_s=0.05, failed_retry_s=0.0)
+
+
+@pytest.fixture(scope="session")
+def snapshot(world: World) -> Snapshot:
+    """What serves ``world``."""
+    return load_snapshot(world.store, engine_threads=1)

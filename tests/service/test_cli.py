@@ -120,12 +120,12 @@ def test_bad_requests_are_input_errors(app, request_file, world, content, error,
     assert result.exception.exit_code == 2
 
 
-def test_a_missing_file_and_a_corrupt_store_are_told_apart(app, request_file, world, tmp_path):
-    result = CliRunner().invoke(app, ["rank", str(tmp_path / "none.json"), "--store", str(world.root)])
+def test_a_missing_file_and_a_corrupt_store_are_told_apart(app, request_file, own_world, tmp_path):
+    result = CliRunner().invoke(app, ["rank", str(tmp_path / "none.json"), "--store", str(own_world.root)])
     with pytest.raises(InputError, match=r"none\.json: no such file"):
         raise result.exception
-    (world.store.paths(world.store.current("shopping")).index / "bias.npy").unlink()
-    result = CliRunner().invoke(app, ["rank", str(request_file), "--store", str(world.root)])
+    (own_world.store.paths(own_world.store.current("shopping")).index / "bias.npy").unlink()
+    result = CliRunner().invoke(app, ["rank", str(request_file), "--store", str(own_world.root)])
     with pytest.raises(ArtifactError, match=r"bias\.npy: missing"):
         raise result.exception
 

@@ -11,7 +11,7 @@ import pytest
 
 from service.deadline import Deadline, DeadlineError
 from service.ranker import rank
-from service.releases import Snapshot, load_snapshot
+from service.releases import Snapshot
 from service.wire import decode_request
 
 
@@ -35,11 +35,6 @@ class Waiting:
             return np.full_like(logits, np.nan)
         self.go.wait(20)
         return logits
-
-
-@pytest.fixture
-def snapshot(world) -> Snapshot:
-    return load_snapshot(world.store, engine_threads=1)
 
 
 def with_heavy(snapshot: Snapshot, serving: Any, *scenarios: str) -> Snapshot:

@@ -2,11 +2,12 @@
 
 import random
 
+import hypothesis
 import msgspec
 import pytest
 import schemathesis
 from fastapi.testclient import TestClient
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -47,28 +48,28 @@ def from_msgpack(context: schemathesis.DeserializationContext, response: schemat
 
 
 @pytest.fixture
-def client(settings):
-    with TestClient(create_app(settings)) as client:
-        while client.get("/health/ready").status_code != 200:
-            pass
-        yield client
+def app(settings):
+    app = create_app(settings)
+    app.state.follower.poll()
+    assert app.state.follower.is_ready
+    return app
 
 
-def test_requests_made_from_the_document(client):
-    make_requests(client, 25)
+def test_requests_made_from_the_document(app):
+    make_requests(app, 25)
 
 
 @pytest.mark.slow
-def test_many_requests_made_from_the_document(client):
-    make_requests(client, 3_000)
+def test_many_requests_made_from_the_document(app):
+    make_requests(app, 3_000)
 
 
-def make_requests(client, count):
+def make_requests(app, count):
     """Let Schemathesis make ``count`` requests for each operation and check every answer against the document."""
-    document = schemathesis.openapi.from_asgi("/openapi.json", client.app)
+    document = schemathesis.openapi.from_asgi("/openapi.json", app)
     for found in document.get_all_operations():
 
-        @settings(max_examples=count, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+        @hypothesis.settings(max_examples=count, derandomize=True, deadline=None, suppress_health_check=HealthCheck)
         @given(case=found.ok().as_strategy())
         def check(case):
             case.call_and_validate(checks=CHECKS)
@@ -76,13 +77,15 @@ def make_requests(client, count):
         check()
 
 
-def test_mutated_requests_are_answered_or_refused(client, example_query):
-    mutate_and_send(client, example_query, 300)
+def test_mutated_requests_are_answered_or_refused(app, example_query):
+    with TestClient(app) as client:
+        mutate_and_send(client, example_query, 300)
 
 
 @pytest.mark.slow
-def test_many_mutated_requests_are_answered_or_refused(client, example_query):
-    mutate_and_send(client, example_query, 20_000)
+def test_many_mutated_requests_are_answered_or_refused(app, example_query):
+    with TestClient(app) as client:
+        mutate_and_send(client, example_query, 20_000)
 
 
 def mutate_and_send(client, example_query, count):

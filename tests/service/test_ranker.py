@@ -14,16 +14,11 @@ from contracts.encoding import Encoder
 from contracts.rows import encode_pairs, encode_request
 from service.deadline import Deadline
 from service.ranker import EPOCH, rank
-from service.releases import Snapshot, load_snapshot
+from service.releases import Snapshot
 from service.settings import Settings
 from service.wire import decode_request
 
 MICROS = 1_000_000
-
-
-@pytest.fixture
-def snapshot(world) -> Snapshot:
-    return load_snapshot(world.store, engine_threads=1)
 
 
 def answer(body: dict, snapshot: Snapshot, settings: Settings):
