@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
+MAX_TIMEOUT_MS = 600_000.0
+
 _COLUMNS_SCHEMA = {
     "description": "Ad ids, or columns of equal length: ids, and optionally bids, objectives and pair features.",
     "anyOf": [
@@ -49,7 +51,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     survivors: Annotated[int, msgspec.Meta(ge=1)] | None = None
     limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
     stage: Literal["full", "light"] = "full"
-    timeout_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    timeout_ms: Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT_MS)] | None = None
     explain: bool = False
 
 

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from service.api import MAX_TIMEOUT_MS
+
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -51,7 +53,7 @@ class Settings(BaseSettings):
     max_survivors: Count = 10_000
     max_list_length: Count = 10_000
     survivors: Count = 100
-    timeout_ms: Annotated[float, Field(gt=0)] | None = None
+    timeout_ms: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_MS)] | None = None
     max_in_flight: Count = 64
     retry_after_s: Count = 1
 

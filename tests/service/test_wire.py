@@ -46,6 +46,7 @@ def test_a_body_becomes_a_request(media):
         ({"limit": 1.5}, "limit", "Expected int"),
         ({"stage": "medium"}, "stage", "Invalid enum value 'medium'"),
         ({"timeout_ms": 0}, "timeout_ms", "> 0"),
+        ({"timeout_ms": 1e300}, "timeout_ms", "<= 600000"),
         ({"event_time": "2026-03-01T12:00:00"}, "event_time", "timezone"),
         ({"event_time": "yesterday"}, "event_time", "RFC3339"),
         ({"explain": "yes"}, "explain", "Expected bool, got str"),
