@@ -12,6 +12,9 @@ from contracts.progress import progress
 
 ROWS_AT_ONCE = 16_384
 NOT_READABLE = "cannot be read, expected a whole Parquet file"
+READ_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""What reading a damaged Parquet file raises."""
+
 NOT_SOUND = "holds bytes that are no {}"
 
 
@@ -103,7 +106,7 @@ class LogDataset:
                     place = Place(self.name, file.path, group, start)
                     yield LogSlice(place, self._sound_columns(place, batch, wanted, faults), batch.num_rows)
                     start += batch.num_rows
-        except (pa.ArrowInvalid, OSError) as error:
+        except READ_ERRORS as error:
             self.is_whole = False
             faults.note_file(self.name, file.path, None, NOT_READABLE, str(error), row_group=group)
 
@@ -129,5 +132,5 @@ class LogDataset:
 def _plain(array: pa.Array, row: int) -> object:
     try:
         return array[row].as_py()
-    except ValueError:  # nanoseconds that datetime cannot hold
+    except (ValueError, OverflowError):  # nanoseconds, or a time beyond the years that datetime can hold
         return str(array.slice(row, 1))

@@ -4,7 +4,6 @@ Letters: B rows of a slice.
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
@@ -56,8 +55,7 @@ class AdRules:
         """Note the ties."""
 
         def example(code: int, micros: int) -> object:
-            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
-            return {"ad_id": self.codes.text(code), "valid_from": moment}
+            return {"ad_id": self.codes.text(code), "valid_from": f"{np.datetime64(micros, 'us')}Z"}
 
         self._moments.note(faults, "valid_from", TIED, example)
 

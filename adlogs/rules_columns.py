@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from adlogs.faults import FaultLog
-from adlogs.log_slices import NOT_READABLE, Finding, LogDataset, LogFile, LogSlice
+from adlogs.log_slices import NOT_READABLE, READ_ERRORS, Finding, LogDataset, LogFile, LogSlice
 from adlogs.rules_features import FeatureRules
 from contracts.errors import LogError
 from contracts.records import (
@@ -87,7 +87,7 @@ def inspect_dataset(name: str, path: str, expected: ExpectedColumns, faults: Fau
         try:
             with pq.ParquetFile(file) as parquet:
                 metadata, schema = parquet.metadata, parquet.schema_arrow
-        except (pa.ArrowInvalid, OSError) as error:
+        except READ_ERRORS as error:
             faults.note_file(name, file, None, NOT_READABLE, str(error))
             dataset.is_whole = False
             continue

@@ -395,7 +395,7 @@ def test_a_tie_of_ads_is_found_across_files(tmp_path: Path, schema: FeatureSchem
     (fault,) = faults_of(tmp_path, tables, schema)
     assert seen_at(fault) == place(tmp_path, "ads", 6)
     assert (fault.column, fault.rule, fault.count) == ("valid_from", TIED, 1)
-    assert fault.example == '{"ad_id": "ad-2", "valid_from": "2026-02-28 00:00:00+00:00"}'
+    assert fault.example == '{"ad_id": "ad-2", "valid_from": "2026-02-28T00:00:00.000000Z"}'
 
 
 def test_an_ad_without_a_row_as_of_the_request(tmp_path: Path, schema: FeatureSchema, tables: Tables) -> None:
