@@ -11,6 +11,7 @@ from contracts.bundle import GRAPHS, PARITY_FILE, WEIGHTS_FILE
 from contracts.encoding import Encoded
 from modeling.onnx_export import export
 from towers.two_tower import TwoTower
+from towers.weights import model_weights
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,8 @@ def export_two_tower(model: TwoTower, directory: Path, rows: ParityRows) -> None
             dynamic={"flat": {0: "rows"}},
             output_names=["embedding"],
         )
-    _save(_weights(model), directory / WEIGHTS_FILE)
+    _save(model_weights(model), directory / WEIGHTS_FILE)
     _save(_parity(model, query, ads), directory / PARITY_FILE)
-
-
-def _weights(model: TwoTower) -> dict[str, Tensor]:
-    tables = {name: torch.from_numpy(values) for name, values in model.tables.export_tables().items()}
-    towers = {"query_tower": model.query_tower, "pin_tower": model.pin_tower}
-    dense = {f"{name}.{key}": value for name, tower in towers.items() for key, value in tower.state_dict().items()}
-    return tables | dense
 
 
 def _parity(model: TwoTower, query: tuple[Tensor, Tensor], ads: tuple[Tensor, Tensor]) -> dict[str, Tensor]:

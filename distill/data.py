@@ -1,0 +1,96 @@
+"""Teacher-scored pairs of one scenario, what each of them weighs, and their split by time.
+
+Shapes: N pairs, T tasks.
+"""
+
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from contracts.errors import ConfigError, LogError
+from contracts.records import STAGES, LogPaths
+from contracts.schema import FeatureSchema
+from distill.config import DistillConfig
+from modeling.examples import Examples, encode_log
+
+PROPENSITY = "explore_propensity"
+_NO_TEACHER = "no teacher"
+
+
+def read_scored(
+    schema: FeatureSchema,
+    log: LogPaths,
+    cache: Path,
+    *,
+    scenario: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+) -> Examples:
+    """Every pair of the scenario's requests with ``start <= event_time < end``, each with teacher logits.
+
+    Args:
+        schema: A fitted schema.
+        log: Its datasets, with the scored copy of the candidates.
+        cache: Directory that keeps the encoded log; a second call maps it.
+
+    Raises:
+        LogError: A pair has no teacher logit, several teachers scored the log, or no pair is left.
+    """
+    examples = encode_log(schema, log, cache, teacher=True, labels=False, scenario=scenario, start=start, end=end)
+    unscored = examples.summary.dropped.get(_NO_TEACHER, 0)
+    if unscored:
+        raise LogError(
+            f"{log.candidates}: {unscored:,} of {unscored + len(examples):,} pairs of scenario {scenario} have no teacher "
+            "logit for every task; run `adsieve heavy score` on the whole period, or narrow it with --from and --until"
+        )
+    return examples
+
+
+def split_by_time(examples: Examples, validation_share: float) -> tuple[Examples, Examples | None]:
+    """Earlier pairs for training, the last share of them for validation; a request is never divided.
+
+    Args:
+        validation_share: In [0, 1); 0 keeps all for training.
+
+    Raises:
+        ConfigError: The share leaves one of the parts empty.
+    """
+    if validation_share == 0.0:
+        return examples, None
+    times = np.asarray(examples.event_time)[examples.request_row]
+    later = times >= np.quantile(times, 1.0 - validation_share, method="lower")
+    if later.all() or not later.any():
+        raise ConfigError(f"validation_share: {validation_share} of {len(times):,} pairs leaves one part empty")
+    return examples.select(np.flatnonzero(~later)), examples.select(np.flatnonzero(later))
+
+
+def pair_weights(examples: Examples, config: DistillConfig) -> np.ndarray:
+    """What each pair counts: sample weight times stage weight times, where asked, inverse propensity; float32 [N].
+
+    Raises:
+        LogError: Every pair weighs nothing, or a propensity is not in (0, 1].
+    """
+    by_stage = np.array([config.stage_weights.get(stage, 1.0) for stage in STAGES], np.float32)
+    weights = np.asarray(examples.weight) * by_stage[examples.stage]
+    if config.propensity_weights:
+        weights = weights * _inverse_propensities(examples, config.max_propensity_weight)
+    if not weights.sum() > 0:
+        raise LogError(f"{examples.log.candidates}: every pair weighs 0; see sample_weight and stage_weights")
+    return weights.astype(np.float32)
+
+
+def _inverse_propensities(examples: Examples, limit: float) -> np.ndarray:
+    """``1 / propensity`` of explored ads, cut at ``limit``, and 1 of all others; float32 [N]."""
+    table = examples.columns("candidates", [PROPENSITY])
+    if PROPENSITY not in table.schema.names:
+        raise LogError(f"{examples.log.candidates}: column {PROPENSITY} is missing, needed for propensity_weights")
+    propensity = table[PROPENSITY].to_numpy(zero_copy_only=False).astype(np.float32)
+    known = ~np.isnan(propensity)
+    outside = known & ~((propensity > 0) & (propensity <= 1))
+    if outside.any():
+        value = propensity[outside][0]
+        raise LogError(f"{examples.log.candidates}: column {PROPENSITY} holds {value}, expected a value in (0, 1]")
+    inverse = np.ones(len(propensity), np.float32)
+    inverse[known] = np.minimum(1 / propensity[known], limit)
+    return inverse

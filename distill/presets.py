@@ -1,0 +1,34 @@
+"""Distillations that were tried. A preset is a function; what it returns is changed by a file or by options."""
+
+from collections.abc import Callable
+
+from distill.config import DistillConfig
+from modeling.loop_config import LoopConfig
+from towers import presets as towers
+from towers.config import TwoTowerConfig
+
+
+def standard() -> DistillConfig:
+    """For standard ads."""
+    return _distillation(towers.standard())
+
+
+def shopping() -> DistillConfig:
+    """For shopping ads."""
+    return _distillation(towers.shopping())
+
+
+PRESETS: dict[str, Callable[[], DistillConfig]] = {"standard": standard, "shopping": shopping}
+
+
+def _distillation(config: TwoTowerConfig) -> DistillConfig:
+    return DistillConfig(
+        towers=config,
+        loop=LoopConfig(
+            epochs=12, learning_rate=4e-3, weight_decay=1e-5, warmup_share=0.05, precision="auto", patience=3
+        ),
+        table_learning_rate=0.15,
+        pairs_per_batch=4_096,
+        validation_share=0.1,
+        seed=0,
+    )
