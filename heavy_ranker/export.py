@@ -66,14 +66,16 @@ def export_heavy(run: Run, log: LogPaths, out: Path) -> Bundle:
 
     Args:
         run: A finished run.
-        log: Where the rows come from; the run's own cache is used where it is the log trained on.
+        log: The log trained on: its impressions of the run's time window give the rows that are compared, the saved
+            requests and the profile.
         out: Directory to create.
 
     Raises:
         ArtifactError: A graph gives other probabilities than the model; nothing is left behind.
         InputError: ``out`` exists.
     """
-    examples = read_impressions(run.schema, log, run.path / EXAMPLES)
+    window = {"start": run.summary.start, "end": run.summary.end}
+    examples = read_impressions(run.schema, log, run.path / EXAMPLES, **window)
     return seal_bundle(
         out,
         kind="heavy",

@@ -5,6 +5,7 @@ A run directory holds ``schema.yaml``, ``config.json``, ``examples/`` (the encod
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         schema_fingerprint: Of the schema trained with.
+        start: Only requests not before this time were read; None for all.
+        end: Only requests before this time were read; None for all.
         watermark: Time of the latest impression trained on, ISO 8601 UTC.
         impressions: Trained on.
         parameters: Dense ones and those in tables.
@@ -40,6 +43,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     schema_fingerprint: str
+    start: datetime | None
+    end: datetime | None
     watermark: str
     impressions: int
     parameters: dict[str, int]

@@ -56,6 +56,8 @@ def train_heavy(
     result = fit(model, training, validation, config, out)
     summary = RunSummary(
         schema_fingerprint=schema.fingerprint(),
+        start=start,
+        end=end,
         watermark=examples.watermark.isoformat(),
         impressions=len(training),
         parameters=count_parameters(model),
