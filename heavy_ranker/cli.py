@@ -25,7 +25,10 @@ def _time(text: str) -> datetime:
 
 
 Log = Annotated[
-    Path, typer.Option("--log", help="Log directory with requests/, candidates/ and ads/ (truth/ where simulated).")
+    Path,
+    typer.Option(
+        "--logs", "--log", help="Log directory with requests/, candidates/ and ads/ (truth/ where simulated)."
+    ),
 ]
 From = Annotated[
     datetime | None,
