@@ -6,7 +6,7 @@ import pyarrow as pa
 from adlogs import names
 from adlogs.behaviour import Sequences
 from adlogs.simulation import SimulatedDay, mature
-from adlogs.world import IMAGE_DIM, NUM_TOPICS, Users, World
+from adlogs.world import IMAGE_DIM, NUM_TOPICS, PROFILE_DIM, Users, World
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 _TOPIC_NAMES = pa.array([f"topic {topic}" for topic in range(NUM_TOPICS)])
@@ -37,8 +37,9 @@ def requests_table(day: SimulatedDay, world: World, texts: Names) -> pa.Table:
         "language": _text(names.LANGUAGES, users.language[user]),
         "device": _text(names.DEVICES, users.device[user]),
         "surface": _text(names.SURFACES, traffic.surface),
-        "age_band": _text(names.AGE_BANDS, users.age_band[user]),
-        "income_band": _integers(users.income_band[user]),
+        "age_band": _text(names.AGE_BANDS, np.where(users.age_band_known[user], users.age_band[user], -1)),
+        "income_band": _integers(np.where(users.income_band_known[user], users.income_band[user], -1)),
+        "profile": _lists(pa.array(users.profile[user].ravel()), (len(user), PROFILE_DIM)),
         "interests": _interest_lists(users, user),
         "hour": pa.array(traffic.hour, pa.int8()),
         "activity": pa.array(day.activity, pa.float32()),
@@ -94,6 +95,7 @@ def ads_table(day: SimulatedDay, world: World, texts: Names) -> pa.Table:
             "category": _text(names.CATEGORIES, ads.category[ad]),
             "topics": _lists(_TOPIC_NAMES.take(pa.array(ads.topics[ad].ravel())), ads.topics[ad].shape),
             "image": _lists(pa.array(ads.image[ad].ravel()), (len(ad), IMAGE_DIM), ads.image_missing[ad]),
+            "creative_score": pa.array(ads.creative_score[ad], pa.float32()),
             "format": _text(names.FORMATS, ads.format[ad]),
             "ad_language": _text(names.LANGUAGES, ads.language[ad]),
             "ad_age_days": pa.array(rows.age_days, pa.float32()),

@@ -20,7 +20,7 @@ from adlogs.counters import PastCounts
 from adlogs.presets import SimulationConfig
 from adlogs.traffic import Traffic, draw_traffic
 from adlogs.truth import RequestState, Truth, true_probabilities
-from adlogs.world import BLOCKS_PER_DAY, World, advance_day, build_world, change_bids
+from adlogs.world import BLOCKS_PER_DAY, advance_day, build_world, change_bids
 
 LOG_START = int(datetime(2025, 3, 3, tzinfo=UTC).timestamp()) * 1_000_000  # a Monday, microseconds
 _BLOCK_MICROS = MICROS_PER_DAY // BLOCKS_PER_DAY

@@ -93,6 +93,7 @@ def _click_logit(
         + catalogue.quality[ads]
         + world.category_trend[category]
         + daypart
+        + world.age_taste[users.age_band[user][:, None], category]
         + 0.7 * recency
         + _fatigue(np.take_along_axis(state.advertiser_clicks, catalogue.advertiser[ads], axis=1))
         + 0.45 * (common >= 2)

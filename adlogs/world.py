@@ -10,8 +10,9 @@ import numpy as np
 from adlogs import names
 from adlogs.presets import SimulationConfig
 
-LATENT_DIM = 10
+LATENT_DIM = 8
 IMAGE_DIM = 16
+PROFILE_DIM = 16
 NUM_TOPICS = 48
 TOPICS_PER_AD = 3
 NUM_TASTES = 3
@@ -31,10 +32,13 @@ class Users:
     country: np.ndarray  # int [U]
     language: np.ndarray
     device: np.ndarray
-    age_band: np.ndarray  # -1: not known
-    income_band: np.ndarray  # 0..4, -1: not known to the log
+    age_band: np.ndarray
+    age_band_known: np.ndarray  # bool, whether the log has it, as for the next
+    income_band: np.ndarray  # 0..4
+    income_band_known: np.ndarray
     price_preference: np.ndarray  # float [U], log price that suits the user
     tastes: np.ndarray  # float32 [U, M, D], unit vectors times their weight
+    profile: np.ndarray  # float32 [U, 16], what an embedding of the user made elsewhere shows of the tastes
     interests: np.ndarray  # uint64 [U], one bit for each topic in the profile
     interests_known: np.ndarray  # bool [U]
     clickiness: np.ndarray  # float [U], added to every click logit
@@ -56,6 +60,7 @@ class Ads:
     latent: np.ndarray  # float32 [A, D], unit vectors
     image: np.ndarray  # float32 [A, 16]
     quality: np.ndarray  # float [A], drifts
+    creative_score: np.ndarray  # float [A], quality as judged before launch
     conversion_quality: np.ndarray
     log_price: np.ndarray  # NaN for standard ads
     brand: np.ndarray  # -1 for standard ads
@@ -77,6 +82,7 @@ class World:
     centres: np.ndarray  # float32 [C, D]
     category_trend: np.ndarray  # float [C], drifts
     daypart_phase: np.ndarray  # float [C]
+    age_taste: np.ndarray  # float [age bands, C]
     format_device: np.ndarray  # float [formats, devices]
 
     def live(self, scenario: int, block: int) -> np.ndarray:
@@ -92,13 +98,14 @@ def build_world(config: SimulationConfig, rng: np.random.Generator) -> World:
     topics = _unit(centres[topic_home] + 0.6 * rng.normal(size=(NUM_TOPICS, LATENT_DIM)) / np.sqrt(LATENT_DIM))
     advertiser_size = rng.choice(3, size=2 * config.advertisers_per_scenario, p=(0.6, 0.3, 0.1))
     return World(
-        users=_build_users(config, centres, topics, rng),
+        users=_build_users(config, topics, rng),
         ads=_build_ads(config, centres, topics, advertiser_size, rng),
         advertiser_size=advertiser_size,
         topics=topics,
         centres=centres,
         category_trend=rng.normal(scale=0.2, size=len(names.CATEGORIES)),
         daypart_phase=rng.uniform(0, 2 * np.pi, size=len(names.CATEGORIES)),
+        age_taste=rng.normal(scale=0.4, size=(len(names.AGE_BANDS), len(names.CATEGORIES))),
         format_device=rng.normal(scale=0.25, size=(len(names.FORMATS), len(names.DEVICES))),
     )
 
@@ -109,7 +116,7 @@ def advance_day(world: World, rng: np.random.Generator) -> None:
     world.category_trend += rng.normal(scale=0.08, size=len(world.category_trend))
     ads.quality += rng.normal(scale=0.05, size=len(ads.quality))
     changed = np.flatnonzero(rng.random(len(users.country)) < 0.02)
-    users.tastes[changed, -1] = TASTE_WEIGHTS[-1] * _draw_tastes(len(changed), world.centres, rng)
+    users.tastes[changed, -1] = TASTE_WEIGHTS[-1] * _unit(rng.normal(size=(len(changed), LATENT_DIM)))
     users.interests[changed] = _interests(users.tastes[changed], world.topics, rng)
 
 
@@ -121,27 +128,32 @@ def change_bids(world: World, live: np.ndarray, share: float, rng: np.random.Gen
 
 
 def _build_users(
-    config: SimulationConfig, centres: np.ndarray, topics: np.ndarray, rng: np.random.Generator
+    config: SimulationConfig, topics: np.ndarray, rng: np.random.Generator
 ) -> Users:
     num = config.num_users
     country = rng.choice(len(names.COUNTRIES), size=num, p=names.COUNTRY_WEIGHTS)
     main_language = np.array(names.COUNTRY_LANGUAGES)[country]
     language = np.where(rng.random(num) < 0.9, main_language, rng.integers(len(names.LANGUAGES), size=num))
     income = rng.choice(5, size=num, p=(0.15, 0.25, 0.3, 0.2, 0.1))
-    tastes = np.stack([_draw_tastes(num, centres, rng) for _ in range(NUM_TASTES)], axis=1)
-    tastes *= TASTE_WEIGHTS[None, :, None]
+    leaning = _unit(rng.normal(size=(num, 1, LATENT_DIM)))
+    tastes = _unit(leaning + 0.8 * _unit(rng.normal(size=(num, NUM_TASTES, LATENT_DIM)))) * TASTE_WEIGHTS[:, None]
+    projection = rng.normal(size=(LATENT_DIM, PROFILE_DIM)) / np.sqrt(LATENT_DIM)
+    profile = tastes.mean(axis=1) @ projection + 0.03 * rng.normal(size=(num, PROFILE_DIM))
     activity = rng.lognormal(sigma=0.8, size=num)
     return Users(
         country=country,
         language=language,
         device=rng.choice(len(names.DEVICES), size=num, p=names.DEVICE_WEIGHTS),
-        age_band=_with_missing(rng.integers(len(names.AGE_BANDS), size=num), 0.08, rng),
-        income_band=_with_missing(income, 0.1, rng),
+        age_band=rng.integers(len(names.AGE_BANDS), size=num),
+        age_band_known=rng.random(num) > 0.06,
+        income_band=income,
+        income_band_known=rng.random(num) > 0.06,
         price_preference=-1.2 + 0.6 * income + rng.normal(scale=0.1, size=num),
         tastes=tastes,
+        profile=profile.astype(np.float32),
         interests=_interests(tastes, topics, rng),
         interests_known=rng.random(num) > 0.05,
-        clickiness=rng.normal(scale=0.3, size=num),
+        clickiness=rng.normal(scale=0.2, size=num),
         activity=activity / activity.sum(),
     )
 
@@ -159,8 +171,9 @@ def _build_ads(
     shopping = scenario == 1
     objective = rng.choice(3, size=num, p=_OBJECTIVE_WEIGHTS)
     projection = rng.normal(size=(LATENT_DIM, IMAGE_DIM)) / np.sqrt(LATENT_DIM)
-    image = latent @ projection + 0.1 * rng.normal(size=(num, IMAGE_DIM))
+    image = latent @ projection + 0.05 * rng.normal(size=(num, IMAGE_DIM))
     advertiser_quality = rng.normal(scale=0.25, size=len(size))
+    quality = advertiser_quality[advertiser] + rng.normal(scale=0.45, size=num)
     lifetime_blocks = rng.exponential(BLOCKS_PER_DAY / config.churn, size=num).astype(np.int64) + 1
     return Ads(
         scenario=scenario,
@@ -173,7 +186,8 @@ def _build_ads(
         topic_bits=_bits(top),
         latent=latent,
         image=image.astype(np.float32),
-        quality=advertiser_quality[advertiser] + rng.normal(scale=0.4, size=num),
+        quality=quality,
+        creative_score=quality + rng.normal(scale=0.15, size=num),
         conversion_quality=rng.normal(scale=0.35, size=len(size))[advertiser] + rng.normal(scale=0.3, size=num),
         log_price=np.where(shopping, rng.normal(scale=0.9, size=num), np.nan),
         brand=np.where(shopping, advertiser * 2 + rng.integers(2, size=num), -1),
@@ -211,12 +225,6 @@ def _draw_advertisers(
     return advertiser
 
 
-def _draw_tastes(num: int, centres: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Unit vectors near random category centres, float32 [num, D]."""
-    home = centres[rng.integers(len(centres), size=num)]
-    return _unit(home + 0.4 * rng.normal(size=(num, LATENT_DIM)) / np.sqrt(LATENT_DIM))
-
-
 def _interests(tastes: np.ndarray, topics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The two topics nearest to each taste as a profile would infer them, uint64 [U]."""
     closeness = tastes @ topics.T + 0.1 * rng.normal(size=(*tastes.shape[:2], len(topics)))
@@ -227,10 +235,6 @@ def _interests(tastes: np.ndarray, topics: np.ndarray, rng: np.random.Generator)
 def _bits(topics: np.ndarray) -> np.ndarray:
     """A set of topics in each row as a bit mask."""
     return np.bitwise_or.reduce(np.uint64(1) << topics.astype(np.uint64), axis=1, initial=np.uint64(0))
-
-
-def _with_missing(values: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
-    return np.where(rng.random(len(values)) < rate, -1, values)
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

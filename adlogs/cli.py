@@ -1,0 +1,137 @@
+"""``adsieve simulate``, ``convert``, ``validate`` and ``schema``: where logs come from and whether they can be trusted."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+convert = typer.Typer(name="convert", help="Turn a public dataset into a log.", no_args_is_help=True)
+schema = typer.Typer(name="schema", help="Fit and show feature schemas.", no_args_is_help=True)
+
+
+def _time(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected an ISO 8601 date or time, got {text!r}") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+Logs = Annotated[
+    Path, typer.Option("--logs", "--log", help="Log directory with requests/, candidates/ and ads/ in Parquet.")
+]
+SchemaName = Annotated[
+    str, typer.Argument(metavar="SCHEMA", help="Schema file, or a name that comes with adsieve: simulated_heavy, ...")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def simulate(
+    out: Annotated[Path, typer.Argument(help="Directory to create.")],
+    preset: Annotated[
+        str, typer.Option(help="World: tiny (seconds, for tests), demo (20,000 requests), million (candidate rows).")
+    ] = "demo",
+    seed: Annotated[int | None, typer.Option(help="Another world of the same sizes; each preset has its own.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Simulate an auction log of both scenarios whose true probabilities are known.
+
+    Writes requests/, candidates/, ads/ and, apart, truth/: the true probabilities, for judging and never for training.
+    The directory appears whole, at the end.
+    """
+    import msgspec
+
+    from adlogs.simulate import simulate as run
+
+    _print_record(msgspec.to_builtins(run(out, preset, seed)), as_json)
+
+
+@convert.command()
+def kuairand(
+    source: Annotated[
+        Path, typer.Argument(help="Folder of KuaiRand-Pure: its published CSV files, or the four Parquet files.")
+    ],
+    out: Annotated[Path, typer.Option(help="Directory to create.")],
+    seed: Annotated[int, typer.Option(help="Of the sampled videos that were not shown.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Convert KuaiRand-Pure, a real log of short videos, with statistics of the past as each moment knew them.
+
+    Writes requests/, candidates/, ads/ and split.json: where training ends and the test begins.
+    """
+    from adlogs.kuairand import convert_kuairand
+
+    _print_record(convert_kuairand(source, out, seed=seed), as_json)
+
+
+def validate(
+    logs: Annotated[Path, typer.Argument(help="Log directory with requests/, candidates/ and ads/ in Parquet.")],
+    schema_name: Annotated[
+        str, typer.Option("--schema", help="Schema file, or a name that comes with adsieve, such as simulated_heavy.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Check a log against a feature schema; every fault with file, row group, column and rule. Exit code 2 on faults."""
+    import msgspec
+    from rich.console import Console
+
+    from adlogs.fault_table import report_table
+    from adlogs.fit import named_schema
+    from adlogs.validate import validate_log
+    from contracts.records import LogPaths
+
+    report = validate_log(LogPaths.under(logs), named_schema(schema_name))
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(report), indent=2))
+    else:
+        Console().print(report_table(report))
+    report.require_valid()
+
+
+@schema.command()
+def fit(
+    schema_name: SchemaName,
+    logs: Logs,
+    out: Annotated[Path, typer.Option(help="File to write: the schema with vocabularies, means and edges.")],
+    until: Annotated[
+        datetime | None,
+        typer.Option(parser=_time, metavar="TIME", help="Only rows from before this time; UTC without a zone."),
+    ] = None,
+) -> None:
+    """Fit a schema to a log: the vocabularies, means and quantile edges that its features still lack."""
+    from adlogs.fit import fit_log, named_schema
+    from contracts.records import LogPaths
+    from contracts.schema import save_schema
+
+    fitted = fit_log(named_schema(schema_name), LogPaths.under(logs), until=until)
+    save_schema(fitted, out)
+    print(f"{out}: {len(fitted.features)} features, fingerprint {fitted.fingerprint()[:12]}")
+
+
+@schema.command()
+def show(schema_name: SchemaName, as_json: Json = False) -> None:
+    """Show a schema: its tasks, tables and features, and what of it is not fitted yet."""
+    import msgspec
+    from rich.console import Console
+
+    from adlogs.fit import named_schema
+    from adlogs.schema_table import schema_table
+
+    found = named_schema(schema_name)
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(found) | {"fingerprint": found.fingerprint()}, indent=2))
+    else:
+        Console().print(schema_table(found))
+
+
+def _print_record(record: dict[str, Any], as_json: bool) -> None:
+    """One line a field, or JSON."""
+    if as_json:
+        print(json.dumps(record, indent=2))
+        return
+    width = max(len(name) for name in record)
+    for name, value in record.items():
+        text = f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if isinstance(value, float) else str(value)
+        print(f"{name.replace('_', ' '):<{width}}  {text}")
