@@ -1,7 +1,7 @@
 """Training batches whose requests are of one day, so that they share ad rows.
 
-Ads change from day to day: an ad's row of Monday and that of Tuesday are two rows of the pin tower. A batch within a day has
-fewer distinct ad rows for the same pairs, and the pin tower is most of a step. Shapes: R requests, N pairs.
+Ads change from day to day: an ad's row of Monday and that of Tuesday are two rows of the pin tower. A batch within a
+day has fewer distinct ad rows for the same pairs, and the pin tower is most of a step. Shapes: R requests, N pairs.
 """
 
 from collections.abc import Iterator

@@ -61,7 +61,9 @@ def train(
     start: From = None,
     end: Until = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the pairs.")] = None,
-    pairs_per_batch: Annotated[int | None, typer.Option(min=1, help="Pairs a batch, whole requests of one day.")] = None,
+    pairs_per_batch: Annotated[
+        int | None, typer.Option(min=1, help="Pairs a batch, whole requests of one day.")
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Peak rate of the towers.")] = None,
     table_learning_rate: Annotated[float | None, typer.Option(help="Peak rate of the embedding tables.")] = None,
     validation_share: Annotated[
@@ -100,7 +102,9 @@ def train(
         "propensity_weights": propensity_weights,
         "seed": seed,
     }
-    chosen = choose_config(preset, config, scenario, {key: value for key, value in changes.items() if value is not None})
+    chosen = choose_config(
+        preset, config, scenario, {key: value for key, value in changes.items() if value is not None}
+    )
     log = LogPaths.under(logs, candidates)
     run = train_student(load_schema(schema), log, out, chosen, scenario=scenario, start=start, end=end)
     if json:
@@ -179,9 +183,7 @@ def publish(
         print(f"sealed {bundle.manifest.version} at {out}")
 
 
-def choose_config(
-    preset: str | None, path: Path | None, scenario: str, changes: dict[str, Any]
-) -> "DistillConfig":
+def choose_config(preset: str | None, path: Path | None, scenario: str, changes: dict[str, Any]) -> "DistillConfig":
     """The configuration of a file, or of a preset, with single values changed.
 
     Args:

@@ -41,8 +41,9 @@ def read_scored(
     unscored = examples.summary.dropped.get(_NO_TEACHER, 0)
     if unscored:
         raise LogError(
-            f"{log.candidates}: {unscored:,} of {unscored + len(examples):,} pairs of scenario {scenario} have no teacher "
-            "logit for every task; run `adsieve heavy score` on the whole period, or narrow it with --from and --until"
+            f"{log.candidates}: {unscored:,} of {unscored + len(examples):,} pairs of scenario {scenario} have no "
+            "teacher logit for every task; run `adsieve heavy score` on the whole period, or narrow it by --from and "
+            "--until"
         )
     return examples
 

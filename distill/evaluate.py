@@ -50,7 +50,9 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     reliability: list[Reliability]
     recall: RecallReport | None
 
-    def metrics(self, stage: str, head: str, *, model: str = "student", against: str = "teacher") -> SliceMetrics | None:
+    def metrics(
+        self, stage: str, head: str, *, model: str = "student", against: str = "teacher"
+    ) -> SliceMetrics | None:
         """The metrics of a whole stage; None where it has no such rows."""
         wanted = (stage, ALL, head, model, against)
         found = (row for row in self.slices if (row.stage, row.slice, row.head, row.model, row.against) == wanted)

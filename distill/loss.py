@@ -42,7 +42,7 @@ def distillation_loss(student_logits: Tensor, teacher_logits: Tensor, weight: Te
         head_weights: Weight of a head [H].
 
     Returns:
-        ``sum_h head_weights_h * mean_n(weight_n * cross_entropy_nh)``. The mean is over the pairs, not over their weights:
-        with inverse propensities the sum of a batch's weights is a random number that must not enter the gradient.
+        ``sum_h head_weights_h * mean_n(weight_n * cross_entropy_nh)``. The mean is over the pairs, not over their
+        weights: with inverse propensities a batch's sum of weights is random and must not enter the gradient.
     """
     return (soft_cross_entropy(student_logits, teacher_logits) * weight[:, None]).mean(0) @ head_weights

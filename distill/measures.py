@@ -83,7 +83,9 @@ def reliability(pairs: ScoredPairs) -> list[Reliability]:
     for part in slices(pairs.stage, {}):
         for head, task in enumerate(pairs.tasks):
             soft = sigmoid(pairs.teacher[part.rows, head])
-            curves.append(_curve(pairs, head, part.rows, soft, {"stage": part.stage, "head": task, "against": "teacher"}))
+            curves.append(
+                _curve(pairs, head, part.rows, soft, {"stage": part.stage, "head": task, "against": "teacher"})
+            )
             labels = pairs.labels[part.rows, head]
             known = ~np.isnan(labels)
             if part.stage == "winners" and known.any():

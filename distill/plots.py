@@ -88,7 +88,8 @@ def line_plot(
         diagonal: Draw the line on which x equals y, for axes that share their ticks.
 
     Example:
-        >>> plot = line_plot("t", [Series("a", [0, 1], [0, 1])], x_label="x", y_label="y", x_ticks=[0, 1], y_ticks=[0, 1])
+        >>> line = Series("a", [0, 1], [0, 1])
+        >>> plot = line_plot("t", [line], x_label="x", y_label="y", x_ticks=[0, 1], y_ticks=[0, 1])
         >>> plot.lines[0].points
         '52.0,256.0 468.0,12.0'
     """

@@ -44,9 +44,7 @@ def publish_student(
         MismatchError: The log was scored by another teacher than the one that the student was distilled from.
         ArtifactError: A graph gives other embeddings than the model; nothing is left behind.
     """
-    examples = read_scored(
-        run.schema, log, run.path / EXAMPLES, scenario=run.summary.scenario, start=start, end=end
-    )
+    examples = read_scored(run.schema, log, run.path / EXAMPLES, scenario=run.summary.scenario, start=start, end=end)
     _check_log(run, log, examples)
     return seal_bundle(
         out,

@@ -101,7 +101,10 @@ def measure_recall(
     for rows in pools:
         for ranking in _rankings(pairs, rows):
             points = [
-                (recall_at(ranking.heavy, ranking.light, top_k, m), utility_regret(ranking.heavy, ranking.light, top_k, m))
+                (
+                    recall_at(ranking.heavy, ranking.light, top_k, m),
+                    utility_regret(ranking.heavy, ranking.light, top_k, m),
+                )
                 for m in survivors
             ]
             sums.setdefault((ranking.order, ranking.ranking), []).append(np.array(points))

@@ -41,7 +41,11 @@ def write_slices(slices: Sequence[SliceMetrics], path: Path) -> None:
 def render_html(evaluation: Evaluation) -> str:
     """The page: styles, plots and script inside it, nothing fetched, every text escaped."""
     environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["number"] = format_number
     template = environment.get_template("report.html.j2")
@@ -78,9 +82,9 @@ def format_number(value: float, digits: int = 4) -> str:
 
     Example:
         >>> format_number(0.00012345), format_number(float("nan"))
-        ('0.0001234', '–')
+        ('0.0001234', '-')
     """
-    return f"{value:.{digits}g}" if math.isfinite(value) else "–"
+    return f"{value:.{digits}g}" if math.isfinite(value) else "-"
 
 
 def _recall_plots(recall: RecallReport) -> list[plots.Plot]:

@@ -79,9 +79,7 @@ def begin_run(path: Path, schema: FeatureSchema, config: DistillConfig) -> None:
 
 def build_student(schema: FeatureSchema, config: DistillConfig) -> TwoTower:
     """A student with fresh weights, the same for the same seed."""
-    return build_two_tower(
-        schema, config.towers, table_learning_rate=config.table_learning_rate, seed=config.seed
-    )
+    return build_two_tower(schema, config.towers, table_learning_rate=config.table_learning_rate, seed=config.seed)
 
 
 def finish_run(path: Path, model: TwoTower, summary: RunSummary) -> None:

@@ -80,7 +80,7 @@ def _in_pieces(embed: Callable[[Encoded], np.ndarray], rows: Encoded, title: str
     pieces = []
     with progress(title, total=len(rows)) as advance:
         for start in range(0, len(rows), _ROWS_AT_ONCE):
-            pieces.append(embed(rows.take(slice(start, start + _ROWS_AT_ONCE))))
+            pieces.append(embed(rows.take(np.arange(start, min(start + _ROWS_AT_ONCE, len(rows))))))
             advance(len(pieces[-1]))
     return np.concatenate(pieces)
 

@@ -1,12 +1,13 @@
 """Which pairs belong to which slice.
 
-A slice is a set of pairs: a stage of the funnel, cut further by a column such as the day, the objective or the country. A
-winner was also a candidate and eligible, and counts in all three. Shapes: N pairs, B rows of a dataset.
+A slice is a set of pairs: a stage of the funnel, cut further by a column such as the day, the objective or the country.
+A winner was also a candidate and eligible, and counts in all three. Shapes: N pairs, B rows of a dataset.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -54,8 +55,8 @@ def slice_columns(examples: Examples, names: Sequence[str] = ()) -> dict[str, Sl
 
     Args:
         examples: The pairs.
-        names: Columns of ``requests/``, ``ads/`` or ``candidates/``, looked for in this order. Text and integers give one
-            slice a value, numbers with a fraction four bands of equal size.
+        names: Columns of ``requests/``, ``ads/`` or ``candidates/``, looked for in this order. Text and integers give
+            one slice a value, numbers with a fraction four bands of equal size.
 
     Raises:
         InputError: A column exists nowhere, or holds lists.
@@ -123,7 +124,7 @@ def by_band(numbers: np.ndarray) -> SliceColumn:
         return SliceColumn(np.zeros(len(numbers), np.int64), (MISSING,))
     edges = np.unique(np.quantile(numbers[present], (0.0, *_QUARTERS, 1.0)))
     inner = edges[1:-1]
-    values = [f"{low:.4g} to {high:.4g}" for low, high in zip(edges[:-1], edges[1:], strict=True)] or [f"{edges[0]:.4g}"]
+    values = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges)] or [f"{edges[0]:.4g}"]
     codes = np.where(present, np.searchsorted(inner, numbers, side="right"), len(values))
     return SliceColumn(codes, (*values, MISSING))
 

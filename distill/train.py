@@ -108,7 +108,7 @@ def forward(model: TwoTower, batch: Batch) -> Tensor:
 
 
 def _weighted(examples: Examples, config: DistillConfig) -> Examples:
-    """The examples with what each pair counts as their weight, scaled to a mean of 1 so that rates keep their meaning."""
+    """The examples weighted by what each pair counts, scaled to a mean of 1 so that rates keep their meaning."""
     weights = pair_weights(examples, config)
     return replace(examples, weight=weights / weights.mean())
 
@@ -135,9 +135,7 @@ def _validator(
 
 
 @torch.no_grad()
-def _head_kl(
-    model: TwoTower, validation: Examples, schema: FeatureSchema, config: DistillConfig
-) -> dict[str, float]:
+def _head_kl(model: TwoTower, validation: Examples, schema: FeatureSchema, config: DistillConfig) -> dict[str, float]:
     batches = ordered_batches(validation, pairs_per_batch=config.pairs_per_batch)
     found = [(bernoulli_kl(forward(model, batch), batch.teacher), batch.weight[:, None]) for batch in batches]
     total = torch.stack([(kl * weight).sum(0) for kl, weight in found]).sum(0)

@@ -30,9 +30,7 @@ def build_two_tower(
     """
     _check_sides(schema)
     torch.manual_seed(seed)
-    tables = FeatureTables(
-        schema, ("query", "ad"), pool_sequences=True, learning_rate=table_learning_rate, seed=seed
-    )
+    tables = FeatureTables(schema, ("query", "ad"), pool_sequences=True, learning_rate=table_learning_rate, seed=seed)
     num_heads = len(schema.tasks)
     return TwoTower(
         tables=tables,

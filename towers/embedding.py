@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from towers.config import TowerSide
 
 GRID_WASTE = 32
-"""Logits of the full request-by-ad grid that may be computed for each one wanted: a matrix product does that many in the
-time of gathering one pair's rows."""
+"""Logits of the full request-by-ad grid that may be computed for each one wanted: a matrix product does about that many
+in the time of gathering one pair's rows."""
 
 
 class EmbeddingHeads(nn.Module):
     """Projects each head's representation to its vector and bias, and folds them into D+2 dimensions.
 
-    The scale is learned on the query side, one a head, and starts at ``1 / sqrt(D)``, which gives logits of unit variance
-    from vectors of unit variance.
+    The scale is learned on the query side, one a head, and starts at ``1 / sqrt(D)``, which gives logits of unit
+    variance from vectors of unit variance.
 
     Args:
         dim: Width of a representation, T.

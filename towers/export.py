@@ -36,7 +36,9 @@ def export_two_tower(model: TwoTower, directory: Path, rows: ParityRows) -> None
     model.eval()
     query, ads = _tensors(rows.query), _tensors(rows.ads)
     inputs = model.tables.forward_sides({"query": query, "ad": ads})
-    for tower, name, side in zip((model.query_tower, model.pin_tower), GRAPHS["two_tower"], ("query", "ad"), strict=True):
+    for tower, name, side in zip(
+        (model.query_tower, model.pin_tower), GRAPHS["two_tower"], ("query", "ad"), strict=True
+    ):
         export(
             tower,
             {"flat": inputs[side].flat},

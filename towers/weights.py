@@ -39,9 +39,7 @@ def load_weights(model: TwoTower, tensors: Mapping[str, Tensor], *, source: Path
 
 def _dense(model: TwoTower) -> dict[str, Tensor]:
     return {
-        f"{tower}.{name}": value
-        for tower in _TOWERS
-        for name, value in model.get_submodule(tower).state_dict().items()
+        f"{tower}.{name}": value for tower in _TOWERS for name, value in model.get_submodule(tower).state_dict().items()
     }
 
 

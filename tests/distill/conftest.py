@@ -110,9 +110,7 @@ def examples(schema: FeatureSchema, log: LogPaths, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture(scope="session")
-def run(
-    schema: FeatureSchema, log: LogPaths, config: DistillConfig, tmp_path_factory: pytest.TempPathFactory
-) -> Run:
+def run(schema: FeatureSchema, log: LogPaths, config: DistillConfig, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train_student(schema, log, tmp_path_factory.mktemp("run") / "shopping", config, scenario="shopping")
 
 

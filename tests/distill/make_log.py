@@ -1,6 +1,7 @@
 """A small scored log: two scenarios, three days, daily ad rows, and a teacher that a two-tower can learn."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def write(directory: Path, rows: list[dict], kinds: dict[str, pa.DataType], *, p
     for name, kind in kinds.items():
         table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(kind))
     bounds = np.linspace(0, len(table), parts + 1).astype(int)
-    for part, (first, last) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for part, (first, last) in enumerate(pairwise(bounds)):
         pq.write_table(table.slice(first, last - first), directory / f"part-{part}.parquet")
 
 

@@ -32,7 +32,13 @@ ATTACK = "<script>alert('x')</script>"
 @pytest.fixture(scope="module")
 def evaluation(bundle: Bundle, log: LogPaths, tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
     return evaluate_bundle(
-        bundle, log, columns=["country", "price"], pool_size=60, top_k=5, threads=1, cache=tmp_path_factory.mktemp("cache")
+        bundle,
+        log,
+        columns=["country", "price"],
+        pool_size=60,
+        top_k=5,
+        threads=1,
+        cache=tmp_path_factory.mktemp("cache"),
     )
 
 

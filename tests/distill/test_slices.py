@@ -50,7 +50,11 @@ def test_winners_are_candidates_and_candidates_are_eligible(pairs: ScoredPairs) 
 def test_a_column_divides_each_stage(pairs: ScoredPairs) -> None:
     column = SliceColumn(np.arange(400) % 3, ("a", "b", "never", "c"))
     parts = [part for part in slices(pairs.stage, {"letter": column}) if part.name == "letter"]
-    assert [(part.stage, part.value) for part in parts[:3]] == [("winners", "a"), ("winners", "b"), ("winners", "never")]
+    assert [(part.stage, part.value) for part in parts[:3]] == [
+        ("winners", "a"),
+        ("winners", "b"),
+        ("winners", "never"),
+    ]
     assert not [part for part in parts if part.value == "c"]
     for part in parts:
         np.testing.assert_array_equal(column.codes[part.rows], column.values.index(part.value))
@@ -77,7 +81,9 @@ def test_auc_against_the_teacher_takes_its_probabilities_as_soft_labels(pairs: S
     row = _find(measure_slices(pairs, {}), stage="eligible", head="click", against="teacher")
     p, score = sigmoid(pairs.teacher[:, 0]), pairs.student[:, 0]
     expected = sklearn_metrics.roc_auc_score(
-        np.r_[np.ones(400), np.zeros(400)], np.r_[score, score], sample_weight=np.r_[pairs.weight * p, pairs.weight * (1 - p)]
+        np.r_[np.ones(400), np.zeros(400)],
+        np.r_[score, score],
+        sample_weight=np.r_[pairs.weight * p, pairs.weight * (1 - p)],
     )
     assert row.auc == pytest.approx(expected)
 
@@ -96,7 +102,9 @@ def test_metrics_against_labels_take_known_labels_of_winners(pairs: ScoredPairs,
 
 
 def test_a_student_that_is_the_teacher_is_perfect(pairs: ScoredPairs) -> None:
-    row = _find(measure_slices(replace(pairs, student=pairs.teacher), {}), stage="winners", head="click", against="teacher")
+    row = _find(
+        measure_slices(replace(pairs, student=pairs.teacher), {}), stage="winners", head="click", against="teacher"
+    )
     assert (row.kl, row.log_mae, row.calibration) == (0.0, 0.0, 1.0)
 
 

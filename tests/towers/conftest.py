@@ -1,4 +1,4 @@
-"""A small schema with every kind of feature a tower reads, rows encoded by the real encoder, and a trained-like model."""
+"""A small schema with every kind of feature a tower reads, rows encoded by the real encoder, and a model."""
 
 from dataclasses import dataclass
 
@@ -111,4 +111,3 @@ def model(schema: FeatureSchema, config: TwoTowerConfig) -> TwoTower:
             for parameter in tower.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     return model.eval()
-

@@ -1,6 +1,5 @@
 """Exported graphs equal the trained module on real encoded rows, one at a time and all at once."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,8 +86,6 @@ def test_an_altered_weight_fails_the_parity_check(bundle: Bundle, rows: Any) -> 
     tables = {name: np.array(values) for name, values in read_tensors(bundle.file("weights.safetensors")).items()}
     tables["tables.ad"][3:] += 0.5
     served = TwoTowerServing.load(bundle, threads=1)
-    altered = TwoTowerServing(
-        bundle.schema, tables, query_engine=served._query_engine, pin_engine=served._pin_engine
-    )
+    altered = TwoTowerServing(bundle.schema, tables, query_engine=served._query_engine, pin_engine=served._pin_engine)
     with pytest.raises(ArtifactError, match="parity.safetensors: output pin_embedding is"):
         altered.check_parity(bundle.tensors("parity.safetensors"))

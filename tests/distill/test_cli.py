@@ -1,0 +1,124 @@
+"""The commands: what they print, write and refuse."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from contracts.bundle import Bundle
+from contracts.config import dump_yaml
+from contracts.errors import ConfigError, InputError, MismatchError
+from contracts.schema import FeatureSchema, save_schema
+from distill.cli import app, choose_config, parse_weights
+from distill.config import DistillConfig
+from distill.presets import PRESETS
+from distill.run import Run, load_run
+
+
+def _invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_train_publish_and_evaluate_in_turn(
+    log_directory: Path, schema: FeatureSchema, config: DistillConfig, tmp_path: Path
+) -> None:
+    save_schema(schema, tmp_path / "towers.yaml")
+    dump_yaml(config, tmp_path / "distill.yaml")
+    logs = ("--logs", log_directory, "--candidates", log_directory / "candidates")
+    period = ("--until", "2026-03-03")
+    given = ("--schema", tmp_path / "towers.yaml", "--config", tmp_path / "distill.yaml", "--epochs", 3)
+    weights = ("--head-weight", "conversion=2", "--stage-weight", "winner=1.5", "--propensity-weights")
+    trained = _invoke(
+        "train", *logs, *given, *weights, *period, "--scenario", "standard", "--out", tmp_path / "run", "--json"
+    )
+    assert trained.exit_code == 0, trained.output
+    assert json.loads(trained.stdout)["summary"]["scenario"] == "standard"
+    run = load_run(tmp_path / "run")
+    assert run.config.loop.epochs == 3
+    assert run.config.head_weights == {"conversion": 2.0}
+    assert run.config.stage_weights == {"winner": 1.5}
+    assert run.config.propensity_weights
+
+    published = _invoke("publish", *logs, *period, "--run", tmp_path / "run", "--out", tmp_path / "bundle")
+    assert published.exit_code == 0, published.output
+    assert published.stdout.startswith("sealed two_tower-standard-")
+
+    window = ("--from", "2026-03-03", "--slice", "country", "--pool-size", 60, "--threads", 1)
+    evaluated = _invoke("evaluate", *logs, *window, "--bundle", tmp_path / "bundle", "--out", tmp_path / "report")
+    assert evaluated.exit_code == 0, evaluated.output
+    assert "KL on winners, click" in evaluated.stdout
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert report["first"].startswith("2026-03-03")
+    assert report["recall"]["requests"] == 3
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {"report.html", "report.json", "slices.parquet"}
+
+
+def test_evaluate_prints_json(bundle: Bundle, log_directory: Path, tmp_path: Path) -> None:
+    printed = _invoke(
+        "evaluate",
+        "--logs",
+        log_directory,
+        "--bundle",
+        bundle.path,
+        "--out",
+        tmp_path / "report",
+        "--threads",
+        1,
+        "--json",
+    )
+    assert json.loads(printed.stdout) == json.loads((tmp_path / "report" / "report.json").read_text())
+
+
+def test_a_bundle_of_another_kind_is_refused(bundle: Bundle, log_directory: Path, tmp_path: Path) -> None:
+    manifest = json.loads((bundle.path / "manifest.json").read_text())
+    assert manifest["kind"] == "two_tower"
+    failed = _invoke("evaluate", "--logs", log_directory, "--bundle", tmp_path, "--out", tmp_path / "report")
+    assert f"{tmp_path}: unfinished" in str(failed.exception)
+
+
+def test_times_must_be_readable(log_directory: Path, run: Run, tmp_path: Path) -> None:
+    failed = _invoke(
+        "publish", "--logs", log_directory, "--run", run.path, "--out", tmp_path / "bundle", "--from", "yesterday"
+    )
+    assert failed.exit_code == 2
+    assert "expected an ISO 8601 date or time" in failed.output
+
+
+def test_a_run_that_does_not_exist_is_refused(log_directory: Path, tmp_path: Path) -> None:
+    failed = _invoke("publish", "--logs", log_directory, "--run", tmp_path / "none", "--out", tmp_path / "bundle")
+    assert isinstance(failed.exception, InputError)
+    assert not isinstance(failed.exception, MismatchError)
+
+
+@pytest.mark.parametrize(
+    ("preset", "scenario", "expected"),
+    [(None, "shopping", "shopping"), (None, "elsewhere", "standard"), ("shopping", "standard", "shopping")],
+)
+def test_preset_is_named_or_follows_the_scenario(preset: str | None, scenario: str, expected: str) -> None:
+    assert choose_config(preset, None, scenario, {}) == PRESETS[expected]()
+
+
+def test_unknown_presets_are_refused() -> None:
+    with pytest.raises(ConfigError, match="preset: expected one of standard, shopping, got 'huge'"):
+        choose_config("huge", None, "shopping", {})
+
+
+def test_options_change_single_values() -> None:
+    changed = choose_config("standard", None, "standard", {"epochs": 2, "seed": 9})
+    plain = PRESETS["standard"]()
+    loop = msgspec.structs.replace(plain.loop, epochs=2)
+    assert changed == msgspec.structs.replace(plain, loop=loop, seed=9)
+
+
+def test_an_impossible_option_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"validation_share: expected a number in \[0, 1\), got 1.5"):
+        choose_config("standard", None, "standard", {"validation_share": 1.5})
+
+
+def test_weights_are_parsed() -> None:
+    assert parse_weights(["click=2", "conversion=.5"], "--head-weight") == {"click": 2.0, "conversion": 0.5}
+    with pytest.raises(ConfigError, match="--head-weight: expected NAME=NUMBER, got 'click'"):
+        parse_weights(["click"], "--head-weight")
