@@ -5,6 +5,7 @@ of: duplicate, unknown or of another scenario, inactive, filtered, bid. Shapes: 
 of an index, H heads, D width of a head's vector.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -95,18 +96,19 @@ def resolve(
 def retrieve(
     releases: Sequence[LoadedRelease],
     embeddings: Sequence[np.ndarray],
-    num_fetched: int,
+    num_wanted: int,
     excluded_advertisers: Sequence[str],
     settings: Settings,
 ) -> Resolved:
-    """Pools of at most ``num_fetched`` ads that each index finds for its query embedding [H, D+2].
+    """Pools of what each index finds for its query embedding [H, D+2], several times what is wanted.
 
-    The search orders nearly as utility does. An ad without a usable bid is left out as a candidate would be.
+    An ad without a usable bid is left out as a candidate would be.
     """
     pools, start = [], 0
+    num_fetched = math.ceil(num_wanted * settings.retrieval_overfetch)
     for loaded, embedding in zip(releases, embeddings, strict=True):
         allowed = _allowed(loaded, excluded_advertisers, settings)
-        rows = np.sort(loaded.index.search(embedding, k=num_fetched, allowed=allowed))
+        rows = loaded.retriever.rows(embedding, num_wanted, num_fetched, allowed)
         bids = np.asarray(loaded.index.bids)[rows].astype(np.float64)
         usable = ~(bids < 0) & ~np.isinf(bids)
         rows, bids = rows[usable], bids[usable]
@@ -119,11 +121,15 @@ def retrieve(
 
 def _allowed(loaded: LoadedRelease, excluded_advertisers: Sequence[str], settings: Settings) -> np.ndarray | None:
     """Which ads may be retrieved, bool [A]; None where all may."""
+    masks = []
+    if settings.inactive_ads == "drop":
+        masks.append(loaded.active)
+    if settings.missing_bids == "drop" and loaded.has_bid.any():
+        masks.append(loaded.has_bid)
     excluded = _excluded(loaded, excluded_advertisers)
-    active = loaded.active if settings.inactive_ads == "drop" else None
-    if excluded is None:
-        return active
-    return ~excluded if active is None else active & ~excluded
+    if excluded is not None:
+        masks.append(~excluded)
+    return np.logical_and.reduce(masks) if masks else None
 
 
 def _mark_duplicates(ids: list[str], reasons: np.ndarray, settings: Settings) -> None:

@@ -82,9 +82,8 @@ def rank_file(path: Path, settings: "Settings") -> "RankResponse":
         RequestError: A field has a wrong type or value.
         ArtifactError: A release cannot be loaded.
     """
-    from indexing.store import DirectoryStore
-
     from contracts.errors import InputError, RequestError
+    from indexing.store import DirectoryStore
     from service.deadline import Deadline
     from service.ranker import rank as rank_request
     from service.releases import load_snapshot

@@ -5,9 +5,8 @@ import threading
 import time
 from dataclasses import dataclass
 
-from indexing.store import DirectoryStore
-
 from contracts.release import Release
+from indexing.store import DirectoryStore
 from service.releases import LoadedRelease, Snapshot, load_release
 from service.settings import Settings
 from service.telemetry import Telemetry

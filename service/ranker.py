@@ -3,7 +3,6 @@
 route -> features -> query tower -> candidates or retrieval, light scores -> survivors -> heavy scores -> answer
 """
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
@@ -171,8 +170,7 @@ def _resolve(
     advertisers = request.filters.exclude_advertisers
     if columns is not None:
         return resolve(columns, releases, others, advertisers, settings)
-    num_fetched = math.ceil(num_survivors * settings.retrieval_overfetch)
-    return retrieve(releases, embeddings, num_fetched, advertisers, settings)
+    return retrieve(releases, embeddings, num_survivors, advertisers, settings)
 
 
 def _heavy(

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from indexing.store import DirectoryStore, ReleasePaths
 
 from contracts.bundle import PARITY_FILE, Bundle, open_bundle
 from contracts.encoding import Encoded, Encoder
@@ -17,7 +16,9 @@ from contracts.release import Release, check_pairing
 from contracts.schema import FeatureSchema
 from heavy_ranker.serving import HeavyServing
 from indexing.index import Index
+from indexing.store import DirectoryStore, ReleasePaths
 from service.api import Versions
+from service.retrieval import Retriever
 from service.utility import ObjectiveColumns
 from towers.serving import TwoTowerServing, split_pin_embedding
 
@@ -52,8 +53,8 @@ class ColdAd:
 class LoadedRelease:
     """One release of one scenario, opened and paired. Never changes; a newer one replaces it.
 
-    ``index_objectives`` turns the index's objective codes into codes of ``objectives``; ``active`` is bool [A];
-    ``known_features`` are the dotted names that any of its models reads from a request, such as ``query.watch.time``.
+    ``index_objectives`` turns the index's objective codes into codes of ``objectives``; ``active`` and ``has_bid`` are
+    bool [A]; ``known_features`` are dotted names that any of its models reads from a request (``query.watch.time``).
     """
 
     release: Release
@@ -65,6 +66,8 @@ class LoadedRelease:
     index_objectives: np.ndarray
     cold: ColdAd
     active: np.ndarray
+    has_bid: np.ndarray
+    retriever: Retriever
     known_features: frozenset[str]
     warm_up_requests: tuple[bytes, ...]
 
@@ -112,6 +115,8 @@ def load_release(release: Release, paths: ReleasePaths, *, serving: Snapshot, en
     tower.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
     heavy = _load_heavy(heavy_bundle, serving, engine_threads) if heavy_bundle else None
     objectives = ObjectiveColumns(bundle.schema.objectives, bundle.schema.tasks)
+    index_objectives = objectives.from_other(index.manifest.objectives)
+    active = np.asarray(index.status) == ACTIVE
     return LoadedRelease(
         release=release,
         schema=bundle.schema,
@@ -119,9 +124,11 @@ def load_release(release: Release, paths: ReleasePaths, *, serving: Snapshot, en
         index=index,
         heavy=heavy,
         objectives=objectives,
-        index_objectives=objectives.from_other(index.manifest.objectives),
+        index_objectives=index_objectives,
         cold=_cold_ad(tower, heavy),
-        active=np.asarray(index.status) == ACTIVE,
+        active=active,
+        has_bid=~np.isnan(index.bids),
+        retriever=Retriever(index, active, objectives, index_objectives[index.objectives]),
         known_features=_known_features(bundle.schema) | (_known_features(heavy.schema) if heavy else frozenset()),
         warm_up_requests=_saved_requests(bundle),
     )

@@ -30,7 +30,7 @@ from towers.serving import TwoTowerServing
 
 HEAD_DIM, USER_DIM = 4, 6
 SCENARIOS = ("shopping", "standard")
-NUM_ADS = {"shopping": 40, "standard": 60}
+NUM_ADS = {"shopping": 40, "standard": 3_000}
 EVENT_TIME = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WATERMARK = "2026-02-28T00:00:00+00:00"
 TASKS = ("click", "conversion")
