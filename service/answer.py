@@ -83,11 +83,11 @@ class _Shown:
     def explain(self) -> Explain:
         scored, result = self._result.scored, self._result
         names = [scored[owner].release.objectives.names for owner in self._ranking.owners.tolist()]
-        codes = self._gather([part.pool.objectives for part in scored], np.int64).tolist()
+        codes = self._ranking.gather([part.pool.objectives for part in scored]).tolist()
         return Explain(
-            bids=self._gather([part.pool.bids for part in scored], np.float64).tolist(),
+            bids=self._ranking.gather([part.pool.bids for part in scored]).tolist(),
             objectives=[names_of[code] for names_of, code in zip(names, codes, strict=True)],
-            light_utilities=self._gather([part.utilities for part in scored], np.float64).tolist(),
+            light_utilities=self._ranking.gather([part.utilities for part in scored]).tolist(),
             counts={
                 "candidates": result.num_candidates,
                 "ranked": result.num_ranked,
@@ -99,7 +99,7 @@ class _Shown:
     def _ids(self) -> list[str]:
         ids, scored = self._result.ids, self._result.scored
         if ids is not None:
-            positions = self._gather([part.pool.positions for part in scored], np.int64)
+            positions = self._ranking.gather([part.pool.positions for part in scored])
             return [ids[position] for position in positions.tolist()]
         found = np.empty(self._num_shown, object)
         for part, members in zip(scored, self._members, strict=True):
@@ -116,13 +116,6 @@ class _Shown:
             for head, task in enumerate(part.release.tasks):
                 columns[task][members] = part.probabilities[self._ranking.places[members], head]
         return columns
-
-    def _gather(self, columns: Sequence[np.ndarray], dtype: type) -> np.ndarray:
-        """One column [P] of each pool to one of what is shown [K]."""
-        gathered: np.ndarray = np.zeros(self._num_shown, dtype)
-        for column, members in zip(columns, self._members, strict=True):
-            gathered[members] = column[self._ranking.places[members]]
-        return gathered
 
 
 def _or_null(values: np.ndarray) -> list[float | None]:

@@ -4,7 +4,6 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-import numpy as np
 
 MAX_TIMEOUT_MS = 600_000.0
 
@@ -53,15 +52,6 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     stage: Literal["full", "light"] = "full"
     timeout_ms: Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT_MS)] | None = None
     explain: bool = False
-
-
-class CandidateColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """Checked candidate columns, each as long as ``ids``. ``bids`` holds NaN where the request has null."""
-
-    ids: list[str]
-    bids: np.ndarray | None = None
-    objectives: list[str | None] | None = None
-    pair: dict[str, list[Any]] = {}
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,9 +13,10 @@ from enum import IntEnum
 import numpy as np
 
 from contracts.errors import RequestError
-from service.api import CandidateColumns, Dropped
+from service.api import Dropped
 from service.releases import LoadedRelease
 from service.settings import Settings
+from service.wire import CandidateColumns
 
 
 class Reason(IntEnum):

@@ -18,7 +18,7 @@ from contracts.encoding import Encoded
 from service.deadline import Deadline
 from service.light import Ranking, Scored
 from service.releases import LoadedHeavy
-from service.utility import ObjectiveColumns, sigmoid
+from service.utility import sigmoid
 
 log = logging.getLogger(__name__)
 
@@ -118,13 +118,12 @@ def _score(ranking: Ranking, scored: Sequence[Scored], inputs: Mapping[str, Heav
         if len(members) == 0:
             continue
         chosen = ranking.take(members)
-        logits = _logits(chosen, scored, given)
-        computed = sigmoid(logits)
+        computed = sigmoid(_logits(chosen, scored, given))
         if not np.isfinite(computed).all():
             raise ValueError("a logit is not finite")
         for column, task in enumerate(given.heavy.tasks):
             probabilities[task][members] = computed[:, column]
-        utilities[members] = _utilities(chosen, scored, computed, given.heavy.tasks)
+        utilities[members] = _utilities(chosen, scored, computed)
     return HeavyScores(probabilities=probabilities, utilities=utilities)
 
 
@@ -160,19 +159,14 @@ def _pair_rows(chosen: Ranking, scored: Sequence[Scored], given: HeavyInput) -> 
         return None
     if given.pair is None:
         return given.heavy.no_pair.take(np.zeros(len(chosen), np.intp))
-    positions = [scored[owner].pool.positions[place] for owner, place in zip(chosen.owners, chosen.places, strict=True)]
-    return given.pair.take(np.array(positions, np.intp))
+    return given.pair.take(chosen.gather([part.pool.positions for part in scored]))
 
 
-def _utilities(
-    chosen: Ranking, scored: Sequence[Scored], probabilities: np.ndarray, tasks: Sequence[str]
-) -> np.ndarray:
-    """Bid times the heavy probability of what each ad's objective pays for; objectives are the release's."""
-    utilities = np.zeros(len(chosen))
+def _utilities(chosen: Ranking, scored: Sequence[Scored], probabilities: np.ndarray) -> np.ndarray:
+    """Bid times the heavy probability [N, T] of what each ad's objective pays for; objectives are the release's."""
+    paid = np.zeros(len(chosen))
+    codes = chosen.gather([part.pool.objectives for part in scored])
     for owner in np.unique(chosen.owners):
-        members = np.flatnonzero(chosen.owners == owner)
-        release, places = scored[owner].release, chosen.places[members]
-        objectives = ObjectiveColumns(release.schema.objectives, tasks)
-        paid = objectives.probability(probabilities[members], scored[owner].pool.objectives[places])
-        utilities[members] = scored[owner].pool.bids[places] * paid
-    return utilities
+        mine = chosen.owners == owner
+        paid[mine] = scored[owner].release.heavy_objectives.probability(probabilities[mine], codes[mine])
+    return chosen.gather([part.pool.bids for part in scored]) * paid

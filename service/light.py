@@ -40,6 +40,14 @@ class Ranking:
         taken = self.utilities[order] if utilities is None else utilities
         return Ranking(owners=self.owners[order], places=self.places[order], utilities=taken)
 
+    def gather(self, columns: Sequence[np.ndarray]) -> np.ndarray:
+        """One column [P] of each pool to one of these ads [K]."""
+        gathered: np.ndarray = np.zeros(len(self), np.result_type(*columns))
+        for owner, column in enumerate(columns):
+            members = self.owners == owner
+            gathered[members] = column[self.places[members]]
+        return gathered
+
     def __len__(self) -> int:
         return len(self.owners)
 

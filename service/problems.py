@@ -7,7 +7,6 @@
 409  the store refuses                         503  overloaded, late or not ready; comes with Retry-After
 """
 
-import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 
@@ -21,7 +20,6 @@ from contracts.errors import AdsieveError, ArtifactError, InputError, RequestErr
 from service.deadline import DeadlineError
 from service.routing import NotServingError
 
-log = logging.getLogger(__name__)
 PROBLEM_JSON = "application/problem+json"
 
 
@@ -81,11 +79,9 @@ def problem_response(
 
 
 def add_problem_handlers(app: FastAPI, *, retry_after_s: int) -> None:
-    """Let every error of the application leave as a problem document."""
+    """Let every error of the application leave as a problem document; the server logs what was a bug."""
 
     async def answer(request: Request, error: Exception) -> Response:
-        if not isinstance(error, AdsieveError | HttpProblem | HTTPException):
-            log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return respond_to(error, retry_after_s=retry_after_s)
 
     for kind in (AdsieveError, HttpProblem, HTTPException, Exception):

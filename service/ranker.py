@@ -16,7 +16,7 @@ from contracts.encoding import Encoded
 from contracts.errors import RequestError
 from contracts.rows import encode_pairs
 from service.answer import Result, build_response
-from service.api import CandidateColumns, Degraded, RankRequest, RankResponse, Timing
+from service.api import Degraded, RankRequest, RankResponse, Timing
 from service.candidates import Resolved, resolve, retrieve
 from service.deadline import Deadline, DeadlineError
 from service.features import FeatureNotes, QueryEncoding, check_lengths, note_unknown
@@ -25,7 +25,7 @@ from service.light import Ranking, Scored, score_pool, survivors
 from service.releases import LoadedHeavy, LoadedRelease, Snapshot
 from service.routing import route
 from service.settings import Settings
-from service.wire import candidate_columns
+from service.wire import CandidateColumns, candidate_columns
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)

@@ -53,8 +53,9 @@ class ColdAd:
 class LoadedRelease:
     """One release of one scenario, opened and paired. Never changes; a newer one replaces it.
 
-    ``index_objectives`` turns the index's objective codes into codes of ``objectives``; ``active`` and ``has_bid`` are
-    bool [A]; ``known_features`` are dotted names that any of its models reads from a request (``query.watch.time``).
+    ``objectives`` gives the light head that an objective pays for, ``heavy_objectives``, with the same codes, the heavy
+    one; ``index_objectives`` turns the index's codes into these. ``active`` and ``has_bid`` are bool [A].
+    ``known_features`` are dotted names that any of its models reads from a request, such as ``query.watch.time``.
     """
 
     release: Release
@@ -63,6 +64,7 @@ class LoadedRelease:
     index: Index
     heavy: LoadedHeavy | None
     objectives: ObjectiveColumns
+    heavy_objectives: ObjectiveColumns
     index_objectives: np.ndarray
     cold: ColdAd
     active: np.ndarray
@@ -124,6 +126,7 @@ def load_release(release: Release, paths: ReleasePaths, *, serving: Snapshot, en
         index=index,
         heavy=heavy,
         objectives=objectives,
+        heavy_objectives=ObjectiveColumns(bundle.schema.objectives, heavy.tasks) if heavy else objectives,
         index_objectives=index_objectives,
         cold=_cold_ad(tower, heavy),
         active=active,

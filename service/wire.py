@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
 from contracts.errors import InputError, RequestError
-from service.api import CandidateColumns, RankRequest, RankResponse
+from service.api import RankRequest, RankResponse
 
 JSON, MSGPACK = "application/json", "application/msgpack"
 MSGPACK_NAMES = frozenset({MSGPACK, "application/x-msgpack", "application/vnd.msgpack"})
@@ -27,6 +28,16 @@ _ENCODERS: dict[str, msgspec.json.Encoder | msgspec.msgpack.Encoder] = {
 }
 _FAULT = re.compile(r"^(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
 _FIELD_FAULT = re.compile(r"^Object (?P<fault>contains unknown|missing required) field `(?P<name>.*)`$", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateColumns:
+    """Checked candidate columns, each as long as ``ids``. ``bids`` is float64 [C], NaN where the request has null."""
+
+    ids: list[str]
+    bids: np.ndarray | None = None
+    objectives: list[str | None] | None = None
+    pair: dict[str, list[Any]] = field(default_factory=dict)
 
 
 def media_type(content_type: str | None) -> str | None:

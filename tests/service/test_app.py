@@ -217,6 +217,15 @@ def test_routes_and_methods_that_do_not_exist_are_problems(client):
     assert_problem(client.get("/rank"), 405)
 
 
+def test_a_bug_is_a_problem_that_shows_nothing_of_it(client):
+    def fail():
+        raise KeyError("private")
+
+    client.app.add_api_route("/failing", fail)
+    problem = assert_problem(client.get("/failing"), 500)
+    assert problem["detail"] == "an unexpected error, see the log"
+
+
 def test_a_mixed_list_is_split_by_scenario_and_merged(client, body):
     ids = ["shopping-1", "standard-1", "nobody", "standard-2", "shopping-2"]
     answer = client.post("/rank", json=body | {"scenario": "auto", "candidates": ids}).json()
