@@ -82,7 +82,9 @@ def _print_tables(figures: Mapping[str, Any], targets: list[Target]) -> None:
     console.print(table)
     for target in targets:
         bound = f"at least {target.at_least}" if target.at_least is not None else f"at most {target.at_most}"
-        console.print(f"{'met   ' if target.met else 'MISSED'} {target.name}: {target.value:.4g}, {bound}", highlight=False)
+        console.print(
+            f"{'met   ' if target.met else 'MISSED'} {target.name}: {target.value:.4g}, {bound}", highlight=False
+        )
     console.print(json.dumps(machine()), highlight=False, soft_wrap=True)
 
 
