@@ -45,4 +45,10 @@ def distillation_loss(student_logits: Tensor, teacher_logits: Tensor, weight: Te
         ``sum_h head_weights_h * mean_n(weight_n * cross_entropy_nh)``. The mean is over the pairs, not over their
         weights: with inverse propensities a batch's sum of weights is random and must not enter the gradient.
     """
-    return (soft_cross_entropy(student_logits, teacher_logits) * weight[:, None]).mean(0) @ head_weights
+    cross_entropy = soft_cross_entropy(student_logits, teacher_logits)
+    return weighted_mean(cross_entropy, weight, head_weights)
+
+
+def weighted_mean(values: Tensor, weight: Tensor, head_weights: Tensor) -> Tensor:
+    """``sum_h head_weights_h * mean_n(weight_n * values_nh)``, without a product that autocast would round to BF16."""
+    return ((values * weight[:, None]).mean(0) * head_weights).sum()

@@ -20,7 +20,7 @@ from contracts.schema import FeatureSchema
 from distill.batches import DayBatches
 from distill.config import DistillConfig
 from distill.data import pair_weights, read_scored, split_by_time
-from distill.loss import bernoulli_kl, distillation_loss
+from distill.loss import bernoulli_kl, distillation_loss, weighted_mean
 from distill.run import EXAMPLES, Run, RunSummary, begin_run, build_student, finish_run
 from modeling.batches import Batch, ordered_batches
 from modeling.examples import Examples
@@ -129,7 +129,7 @@ def _validator(
     model: TwoTower, validation: Examples, head_weights: Tensor, config: DistillConfig
 ) -> Callable[[], float]:
     def loss(batch: Batch) -> Tensor:
-        return (bernoulli_kl(forward(model, batch), batch.teacher) * batch.weight[:, None]).mean(0) @ head_weights
+        return weighted_mean(bernoulli_kl(forward(model, batch), batch.teacher), batch.weight, head_weights)
 
     return lambda: mean_loss(loss, ordered_batches(validation, pairs_per_batch=config.pairs_per_batch))
 

@@ -57,3 +57,12 @@ def test_weight_two_equals_the_row_twice() -> None:
     rows = torch.tensor([0, 0, 1])
     repeated = distillation_loss(student[rows], teacher[rows], torch.ones(3, dtype=torch.float64), heads) * 3
     torch.testing.assert_close(weighted, repeated)
+
+
+def test_loss_is_fp32_under_autocast() -> None:
+    student, teacher, weight = _logits(1).float(), _logits(2).float(), torch.ones(7)
+    plain = distillation_loss(student, teacher, weight, torch.ones(2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = distillation_loss(student, teacher, weight, torch.ones(2))
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, plain, rtol=1e-6, atol=0)
