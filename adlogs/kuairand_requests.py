@@ -89,5 +89,6 @@ def _history_sizes(rows: Impressions, histories: Histories) -> dict[str, pa.Arra
         "history_age_hours": floats(np.where(histories.last_ms < 0, np.nan, hours)),
         "history_likes": floats(sizes["like"]),
         "history_long_watches": floats(sizes["long_watch"]),
+        "history_like_rate": floats((sizes["like"] + 0.3) / (histories.length + 15.0)),
         "history_long_rate": floats((sizes["long_watch"] + 2.0) / (histories.length + 5.0)),
     }
