@@ -13,8 +13,6 @@ from heavy_ranker.sequence import EventProjection, SwiGluEncoder
 from heavy_ranker.token_mixer import TokenMixer
 from heavy_ranker.tokens import GroupTokens, configured_groups, group_columns, semantic_groups
 
-PAIR_GROUP = "pair"
-
 
 def model_sides(schema: FeatureSchema) -> tuple[Side, ...]:
     """The sides that the ranker reads: the pair only where the schema has such features."""
@@ -38,10 +36,8 @@ def _side_groups(schema: FeatureSchema, config: ModelConfig, side: Side) -> dict
         raise ConfigError(f"features: expected at least one {side} feature that is no sequence, got none")
     if side in config.groups:
         return configured_groups(slices, config.groups[side], side=side)
-    if side == "pair":
-        return {PAIR_GROUP: tuple(piece.name for piece in slices)}
     labels = {name: feature.label for name, feature in schema.side_features(side).items()}
-    return semantic_groups(slices, labels, {"query": config.query_tokens, "ad": config.ad_tokens}[side])
+    return semantic_groups(slices, labels, {"query": config.query_tokens, "ad": config.ad_tokens, "pair": 1}[side])
 
 
 def build_ranker(schema: FeatureSchema, config: ModelConfig) -> HeavyRanker:

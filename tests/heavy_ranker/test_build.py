@@ -16,7 +16,7 @@ def test_groups_are_one_token_each_and_sides_never_mix(schema, sizes):
     assert groups == {
         "query": {"group_0": ("country",), "group_1": ("user_ctr",)},
         "ad": {"group_0": ("ad_id",), "group_1": ("tags", "price")},
-        "pair": {"pair": ("seen",)},
+        "pair": {"group_0": ("seen",)},
     }
 
 
