@@ -13,6 +13,7 @@ from adlogs.kuairand_source import ENGAGEMENTS
 from contracts.errors import LogError
 
 UNKNOWN_TAG = "unknown"
+NUM_TABS, NUM_HOURS = 32, 24  # scenes of the app have numbers below the first
 _DAY_MS = 24 * 3_600_000
 _ZONE_MS = 8 * 3_600_000  # the platform's days begin at midnight in UTC+8
 
@@ -107,13 +108,15 @@ def impressions_of(table: pa.Table, users: pa.Table, catalogue: Catalogue) -> Im
     """Impressions sorted by time, stable; a repeated (user, time, video) counts once.
 
     Raises:
-        LogError: A user or a video is not in its table.
+        LogError: A user or a video is not in its table, or a tab or an hour is out of range.
     """
     columns = {name: table[name].to_numpy() for name in table.schema.names}
     order = np.argsort(columns["time_ms"], kind="stable")
     columns = {name: values[order] for name, values in columns.items()}
     user = row_numbers(columns["user_id"], users["user_id"].to_numpy(), "user_id")
     video = row_numbers(columns["video_id"], catalogue.ids, "video_id")
+    _check_range("tab", columns["tab"], NUM_TABS)
+    _check_range("hourmin", columns["hourmin"], 100 * NUM_HOURS)
     click = columns["is_click"] == 1
     engaged = np.logical_or.reduce([columns[name] == 1 for name in ENGAGEMENTS])
     rows = Impressions(
@@ -129,6 +132,12 @@ def impressions_of(table: pa.Table, users: pa.Table, catalogue: Catalogue) -> Im
     )
     _, first = np.unique(np.stack([rows.time_ms, user, video]), axis=1, return_index=True)
     return rows.take(np.sort(first))
+
+
+def _check_range(column: str, values: np.ndarray, limit: int) -> None:
+    wrong = (values < 0) | (values >= limit)
+    if wrong.any():
+        raise LogError(f"column {column}: expected 0..{limit - 1}, got {values[wrong][0]}")
 
 
 def row_numbers(values: np.ndarray, known: np.ndarray, column: str) -> np.ndarray:

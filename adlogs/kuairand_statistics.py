@@ -3,16 +3,31 @@
 Letters: N impressions, M rows asked for, K counts.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from adlogs.kuairand_rows import Catalogue, Impressions
+from adlogs.kuairand_rows import NUM_HOURS, NUM_TABS, Catalogue, Impressions
+from contracts.errors import LogError
 
 COUNTS = ("impressions", "ctr", "engage_rate", "long_rate")
 """Suffixes of the statistics of a key: how often it was shown, and smoothed rates of the three outcomes."""
 
-_NUM_TABS = 32  # scenes have numbers below this
+
+# Keys, each a sequence of parts, and the trials that smoothing counts beforehand at the overall rate: few where the key
+# is narrow, since there most rows would else be the prior.
+_PRIOR_TRIALS = {
+    "video": 20.0,
+    "author": 20.0,
+    "tag": 20.0,
+    "music": 20.0,
+    "user": 5.0,
+    "user_tab": 3.0,
+    "user_author": 2.0,
+    "user_tag": 3.0,
+    "user_video": 1.0,
+    "video_tab": 10.0,
+    "tab": 10.0,
+    "tab_hour": 20.0,
+}
 
 
 class PastCounts:
@@ -43,14 +58,6 @@ class PastCounts:
         return self._running[end] - self._running[begin]
 
 
-@dataclass(frozen=True)
-class _Key:
-    """One kind of key and the trials that its smoothing counts beforehand, at the overall rate."""
-
-    counts: PastCounts
-    prior_trials: float
-
-
 class PastStatistics:
     """Statistics of the past for any (user, video, tab) as of a snapshot.
 
@@ -62,12 +69,12 @@ class PastStatistics:
         catalogue: The videos.
 
     Raises:
-        ValueError: There is no impression.
+        LogError: There is no impression.
     """
 
     def __init__(self, training: Impressions, catalogue: Catalogue) -> None:
         if not len(training):
-            raise ValueError("statistics of the past need at least one impression before the split")
+            raise LogError("no impression before the split is left, expected some to count statistics of the past from")
         self._catalogue = catalogue
         self.first_day = int(training.day.min())
         self.last_day = int(training.day.max()) + 1
@@ -75,10 +82,9 @@ class PastStatistics:
         outcomes = np.stack([training.click, training.engage, training.long_view], axis=1)
         self._num_days = self.last_day - self.first_day + 1
         self._overall = PastCounts(np.zeros(len(days), np.int64), days, outcomes, self._num_days)
-        keys = self._keys(training.user, training.video, training.tab, training.hour)
+        who = vars(training)
         self._counts = {
-            name: _Key(PastCounts(values, days, outcomes, self._num_days), _PRIOR_TRIALS[name])
-            for name, values in keys.items()
+            name: PastCounts(self._key(name, who), days, outcomes, self._num_days) for name in _PRIOR_TRIALS
         }
 
     def snapshot(self, day: np.ndarray) -> np.ndarray:
@@ -97,45 +103,25 @@ class PastStatistics:
         overall = self._overall.before(np.zeros(len(days), np.int64), days)
         found: dict[str, np.ndarray] = {}
         for name in names:
-            key = self._counts[name]
-            counts = key.counts.before(self._key(name, who), days)
-            found |= _statistics(name, counts, overall, key.prior_trials)
+            counts = self._counts[name].before(self._key(name, who), days)
+            found |= _statistics(name, counts, overall)
         return found
 
-    def _keys(self, user: np.ndarray, video: np.ndarray, tab: np.ndarray, hour: np.ndarray) -> dict[str, np.ndarray]:
-        who = {"user": user, "video": video, "tab": tab, "hour": hour}
-        return {name: self._key(name, who) for name in _PRIOR_TRIALS}
-
     def _key(self, name: str, who: dict[str, np.ndarray]) -> np.ndarray:
-        """Numbers that stand for a key: its parts, one after the other."""
+        """Numbers that stand for a key: its parts, one after the other; only the first has no bound."""
         shared = self._catalogue
-        sizes = {"author": shared.num_authors, "tag": len(shared.tag_names), "video": len(shared), "tab": _NUM_TABS}
+        sizes = {"author": shared.num_authors, "tag": len(shared.tag_names), "video": len(shared)}
+        sizes |= {"tab": NUM_TABS, "hour": NUM_HOURS}
         key = np.zeros(1, np.int64)
         for part in name.split("_"):
             values = getattr(shared, part)[who["video"]] if part in ("author", "tag", "music") else who[part]
-            key = key * sizes.get(part, 24) + values
+            key = key * sizes.get(part, 0) + values
         return key
 
 
-# Trials counted beforehand, by key: few where the key is narrow, since there most rows would else be the prior.
-_PRIOR_TRIALS = {
-    "video": 20.0,
-    "author": 20.0,
-    "tag": 20.0,
-    "music": 20.0,
-    "user": 5.0,
-    "user_tab": 3.0,
-    "user_author": 2.0,
-    "user_tag": 3.0,
-    "user_video": 1.0,
-    "video_tab": 10.0,
-    "tab": 10.0,
-    "tab_hour": 20.0,
-}
-
-
-def _statistics(name: str, counts: np.ndarray, overall: np.ndarray, prior_trials: float) -> dict[str, np.ndarray]:
+def _statistics(name: str, counts: np.ndarray, overall: np.ndarray) -> dict[str, np.ndarray]:
     """``(events + prior_trials * overall rate) / (trials + prior_trials)`` for each outcome; float32 [M]."""
+    prior_trials = _PRIOR_TRIALS[name]
     has_past = overall[:, 0] > 0
     rates = overall[:, 1:] / np.maximum(overall[:, :1], 1.0)
     smoothed = (counts[:, 1:] + prior_trials * rates) / (counts[:, :1] + prior_trials)

@@ -416,6 +416,16 @@ def test_a_video_that_no_table_describes_is_refused_and_nothing_is_left(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
+@pytest.mark.parametrize(("column", "value", "expected"), [("tab", 32, r"0\.\.31"), ("hourmin", 2400, r"0\.\.2399")])
+def test_a_tab_or_an_hour_out_of_range_is_refused(
+    tmp_path: Path, rows: Rows, column: str, value: int, expected: str
+) -> None:
+    wrong = {**rows, column: np.where(np.arange(ROWS) == ROWS - 1, value, rows[column])}
+    folder = write_parquet_layout(tmp_path / "source", wrong)
+    with pytest.raises(LogError, match=f"column {column}: expected {expected}, got {value}"):
+        convert_kuairand(folder, tmp_path / "log")
+
+
 def _day(request: dict[str, Any]) -> int:
     return (_ms(request["event_time"]) + ZONE_MS) // DAY_MS
 

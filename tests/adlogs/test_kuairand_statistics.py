@@ -6,6 +6,7 @@ import pytest
 
 from adlogs.kuairand_rows import Catalogue, Impressions
 from adlogs.kuairand_statistics import COUNTS, PastCounts, PastStatistics
+from contracts.errors import LogError
 
 
 def made_catalogue() -> Catalogue:
@@ -81,5 +82,5 @@ def test_days_after_the_last_snapshot_read_it() -> None:
 
 def test_no_impression_before_the_split_is_refused() -> None:
     rows = made_impressions()
-    with pytest.raises(ValueError, match="at least one impression before the split"):
+    with pytest.raises(LogError, match="no impression before the split"):
         PastStatistics(rows.take(rows.day < 0), made_catalogue())
