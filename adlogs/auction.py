@@ -10,8 +10,10 @@ import numpy as np
 from adlogs.truth import Truth
 
 ELIGIBLE, CANDIDATE, WINNER = 0, 1, 2
-_LIGHT_NOISE = 0.8  # standard deviation of the light ranker's error, in log utility
-_HEAVY_NOISE = 0.35
+# How the logged rankers see log utility: what they catch of the probability, and the standard deviation of their error.
+# Both are far from the truth, as a first system is; a better one would log little that a model could still learn from.
+_LIGHT_SHARE, _LIGHT_NOISE = 0.3, 0.6
+_HEAVY_SHARE, _HEAVY_NOISE = 0.6, 0.4
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,17 @@ def true_utility(truth: Truth, bid: np.ndarray, objective: np.ndarray) -> np.nda
     return bid * np.select([objective == 1, objective == 2], [truth.click, truth.conversion], 1.0)
 
 
-def run_policy(utility: np.ndarray, funnel: Funnel, rng: np.random.Generator) -> Outcome:
-    """Send each pool through the funnel."""
-    log_utility = np.log(utility)
-    light = log_utility + _LIGHT_NOISE * rng.standard_normal(utility.shape)
-    heavy = log_utility + _HEAVY_NOISE * rng.standard_normal(utility.shape)
+def run_policy(expected: np.ndarray, utility: np.ndarray, funnel: Funnel, rng: np.random.Generator) -> Outcome:
+    """Send each pool through the funnel.
+
+    Args:
+        expected: Bid times how often the objective is met on average, [R, P]: all that is known of an ad beforehand.
+        utility: The true one, [R, P], of which the policy sees a part.
+    """
+    known = np.log(expected)
+    surprise = np.log(utility) - known
+    light = known + _LIGHT_SHARE * surprise + _LIGHT_NOISE * rng.standard_normal(utility.shape)
+    heavy = known + _HEAVY_SHARE * surprise + _HEAVY_NOISE * rng.standard_normal(utility.shape)
     stage = np.zeros(utility.shape, dtype=np.int8)
     np.put_along_axis(stage, _top(light, funnel.num_candidates), np.int8(CANDIDATE), axis=1)
     slots = _top(np.where(stage == CANDIDATE, heavy, -np.inf), funnel.num_winners)

@@ -1,4 +1,4 @@
-"""``adsieve simulate``, ``convert``, ``validate`` and ``schema``: where logs come from and whether they can be trusted."""
+"""``adsieve simulate``, ``convert``, ``validate`` and ``schema``: where logs come from, and whether to trust them."""
 
 import json
 from datetime import UTC, datetime
@@ -73,7 +73,7 @@ def validate(
     ],
     as_json: Json = False,
 ) -> None:
-    """Check a log against a feature schema; every fault with file, row group, column and rule. Exit code 2 on faults."""
+    """Check a log against a feature schema: every fault with file, row group, column and rule; exit code 2 if any."""
     import msgspec
     from rich.console import Console
 

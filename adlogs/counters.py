@@ -1,4 +1,6 @@
-"""Statistics of the past as a log knows them: from strictly earlier days only.
+"""Statistics of the past as a log knows them: from strictly earlier days only, and forgotten by a quarter a day.
+
+Forgetting keeps them stationary, so that a model meets the same distribution tomorrow as in training.
 
 Shape letters: U users, A ads, V advertisers.
 """
@@ -7,7 +9,7 @@ import numpy as np
 
 _PRIOR_IMPRESSIONS = 20.0
 _PRIOR_CLICKS = 10.0
-_ACTIVITY_DAYS = 7
+_KEPT_PER_DAY = 0.75
 
 
 class PastCounts:
@@ -18,12 +20,12 @@ class PastCounts:
         self._ad_advertisers, self._num_advertisers = ad_advertisers, num_advertisers
         self.ad_impressions, self._ad_clicks, self._ad_conversions = (np.zeros(num_ads) for _ in range(3))
         self._user_impressions, self._user_clicks = np.zeros(num_users), np.zeros(num_users)
-        self._requests = np.zeros((_ACTIVITY_DAYS, num_users))
+        self._requests = np.zeros(num_users)
         self._today: list[tuple[np.ndarray, np.ndarray]] = []
 
     def count_requests(self, users: np.ndarray) -> None:
         """Note today's requests."""
-        self._today.append((self._requests[0], users))
+        self._today.append((self._requests, users))
 
     def count_impressions(self, users: np.ndarray, ads: np.ndarray, clicks: np.ndarray) -> None:
         """Note today's impressions and which of them were clicked (bool)."""
@@ -36,11 +38,14 @@ class PastCounts:
 
     def end_day(self) -> None:
         """Let today's counts become past."""
+        for counts in (
+            self.ad_impressions, self._ad_clicks, self._ad_conversions,
+            self._user_impressions, self._user_clicks, self._requests,
+        ):  # fmt: skip
+            counts *= _KEPT_PER_DAY
         for counts, members in self._today:
             np.add.at(counts, members, 1.0)
         self._today.clear()
-        self._requests[1:] = self._requests[:-1].copy()
-        self._requests[0] = 0.0
 
     def ad_ctr(self) -> np.ndarray:
         """Smoothed past click rate of each ad; NaN where it was never shown."""
@@ -63,11 +68,11 @@ class PastCounts:
         return _smoothed(self._user_clicks, self._user_impressions, _PRIOR_IMPRESSIONS)
 
     def user_activity(self) -> np.ndarray:
-        """Requests of each user within the last seven days, today excluded."""
-        return self._requests[1:].sum(axis=0)
+        """Requests of each user on earlier days, the latest counting most."""
+        return self._requests.copy()
 
 
 def _smoothed(events: np.ndarray, trials: np.ndarray, prior_trials: float) -> np.ndarray:
     """(events + prior * overall rate) / (trials + prior), NaN without a trial."""
     overall = events.sum() / max(trials.sum(), 1.0)
-    return np.where(trials > 0, (events + prior_trials * overall) / (trials + prior_trials), np.nan)
+    return np.where(trials >= 0.5, (events + prior_trials * overall) / (trials + prior_trials), np.nan)

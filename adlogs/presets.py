@@ -24,7 +24,7 @@ class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     full_requests: int  # requests of the last day, per scenario, that log their whole pool
     full_pool: int
     full_candidates: int
-    warmup_days: int = 2  # simulated before the log begins, not written
+    warmup_days: int = 3  # simulated before the log begins, not written
     churn: float = 0.04  # share of live ads replaced each day by cold ones
     explore_rate: float = 0.25  # share of requests whose last slot goes to a random eligible ad
 

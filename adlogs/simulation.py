@@ -28,6 +28,7 @@ _HOUR_MICROS = MICROS_PER_DAY // 24
 _ATTRIBUTION_HOURS = 36.0  # a conversion counts within this time; before it has passed its label is null
 _DELAY_HOURS = 8.0  # scale of the time from click to conversion
 _EXPORT_LAG = MICROS_PER_DAY  # the log is exported so long after its end
+_TYPICAL_CLICK, _TYPICAL_CONVERSION = 0.03, 0.004  # rates over all eligible ads
 _BID_CHANGE_SHARE = (0.25, 0.0, 0.03, 0.0)  # share of live ads whose bid moves at the start of each block
 
 
@@ -194,7 +195,9 @@ class Simulation:
         truth = true_probabilities(self.world, state, live, pool)
         bid = self.world.ads.bid[ads] * np.exp(0.1 * rng.standard_normal(ads.shape))
         utility = true_utility(truth, bid, self.world.ads.objective[ads])
-        outcome = run_policy(utility, funnel, rng)
+        typical = Truth(click=np.full(ads.shape, _TYPICAL_CLICK), conversion=np.full(ads.shape, _TYPICAL_CONVERSION))
+        expected = true_utility(typical, bid, self.world.ads.objective[ads])
+        outcome = run_policy(expected, utility, funnel, rng)
         pair_clicks = np.take_along_axis(advertiser_clicks, self.world.ads.advertiser[ads], axis=1)
         rows = self._log(traffic, members, ads, bid, pair_clicks, truth, outcome)
         return rows, _bid_recall(utility, bid)
@@ -284,14 +287,14 @@ class Simulation:
     def _seed_histories(self) -> None:
         """Give users a past: each event is the best of two dozen ads of the old stock, up to a month ago."""
         rng, users, ads = self._rng, self.world.users, self.world.ads
-        mean = 12.0 * users.activity / users.activity.mean()
+        mean = 16.0 * users.activity / users.activity.mean()
         count = np.minimum(rng.poisson(mean), 45)
         user = np.repeat(np.arange(len(count)), count)
         choices = rng.choice(np.flatnonzero(ads.created <= 0), size=(len(user), 24))
         match = np.einsum("nmd,nkd->nmk", users.tastes[user], ads.latent[choices]).max(axis=1)
         appeal = 3.0 * match + ads.quality[choices] + rng.gumbel(size=choices.shape)
         ad = np.take_along_axis(choices, appeal.argmax(axis=1)[:, None], axis=1)[:, 0]
-        age = rng.exponential(8.0, size=len(user)) % 30.0 * MICROS_PER_DAY
+        age = rng.uniform(0.0, 30.0, size=len(user)) * MICROS_PER_DAY
         time = self._block_start(0) - 1_000 - age.astype(np.int64)
         self._clicks.append(user, ad.astype(np.int32), time)
         bought = rng.random(len(user)) < 0.12

@@ -16,8 +16,8 @@ import numpy as np
 
 from adlogs.world import World
 
-_CLICK_INTERCEPT = -4.6
-_CONVERSION_INTERCEPT = -2.5
+_CLICK_INTERCEPT = -4.65
+_CONVERSION_INTERCEPT = -2.6
 _RECENCY_DAYS = 2.0
 
 

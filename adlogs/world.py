@@ -10,7 +10,7 @@ import numpy as np
 from adlogs import names
 from adlogs.presets import SimulationConfig
 
-LATENT_DIM = 8
+LATENT_DIM = 5
 IMAGE_DIM = 16
 PROFILE_DIM = 16
 NUM_TOPICS = 48
@@ -127,18 +127,16 @@ def change_bids(world: World, live: np.ndarray, share: float, rng: np.random.Gen
     return changed
 
 
-def _build_users(
-    config: SimulationConfig, topics: np.ndarray, rng: np.random.Generator
-) -> Users:
+def _build_users(config: SimulationConfig, topics: np.ndarray, rng: np.random.Generator) -> Users:
     num = config.num_users
     country = rng.choice(len(names.COUNTRIES), size=num, p=names.COUNTRY_WEIGHTS)
     main_language = np.array(names.COUNTRY_LANGUAGES)[country]
     language = np.where(rng.random(num) < 0.9, main_language, rng.integers(len(names.LANGUAGES), size=num))
     income = rng.choice(5, size=num, p=(0.15, 0.25, 0.3, 0.2, 0.1))
     leaning = _unit(rng.normal(size=(num, 1, LATENT_DIM)))
-    tastes = _unit(leaning + 0.8 * _unit(rng.normal(size=(num, NUM_TASTES, LATENT_DIM)))) * TASTE_WEIGHTS[:, None]
+    tastes = _unit(leaning + 0.6 * _unit(rng.normal(size=(num, NUM_TASTES, LATENT_DIM)))) * TASTE_WEIGHTS[:, None]
     projection = rng.normal(size=(LATENT_DIM, PROFILE_DIM)) / np.sqrt(LATENT_DIM)
-    profile = tastes.mean(axis=1) @ projection + 0.03 * rng.normal(size=(num, PROFILE_DIM))
+    profile = tastes.mean(axis=1) @ projection + 0.02 * rng.normal(size=(num, PROFILE_DIM))
     activity = rng.lognormal(sigma=0.8, size=num)
     return Users(
         country=country,
@@ -150,7 +148,7 @@ def _build_users(
         income_band_known=rng.random(num) > 0.06,
         price_preference=-1.2 + 0.6 * income + rng.normal(scale=0.1, size=num),
         tastes=tastes,
-        profile=profile.astype(np.float32),
+        profile=(profile / profile.std()).astype(np.float32),
         interests=_interests(tastes, topics, rng),
         interests_known=rng.random(num) > 0.05,
         clickiness=rng.normal(scale=0.2, size=num),
@@ -173,7 +171,8 @@ def _build_ads(
     projection = rng.normal(size=(LATENT_DIM, IMAGE_DIM)) / np.sqrt(LATENT_DIM)
     image = latent @ projection + 0.05 * rng.normal(size=(num, IMAGE_DIM))
     advertiser_quality = rng.normal(scale=0.25, size=len(size))
-    quality = advertiser_quality[advertiser] + rng.normal(scale=0.45, size=num)
+    quality = advertiser_quality[advertiser] + rng.normal(scale=0.5, size=num)
+    value = _CLICK_BID * rng.lognormal(sigma=0.4, size=num) * (1 + 0.15 * size[advertiser])
     lifetime_blocks = rng.exponential(BLOCKS_PER_DAY / config.churn, size=num).astype(np.int64) + 1
     return Ads(
         scenario=scenario,
@@ -185,13 +184,13 @@ def _build_ads(
         topics=top,
         topic_bits=_bits(top),
         latent=latent,
-        image=image.astype(np.float32),
+        image=(image / image.std()).astype(np.float32),
         quality=quality,
-        creative_score=quality + rng.normal(scale=0.15, size=num),
+        creative_score=quality + rng.normal(scale=0.1, size=num),
         conversion_quality=rng.normal(scale=0.35, size=len(size))[advertiser] + rng.normal(scale=0.3, size=num),
         log_price=np.where(shopping, rng.normal(scale=0.9, size=num), np.nan),
         brand=np.where(shopping, advertiser * 2 + rng.integers(2, size=num), -1),
-        bid=_CLICK_BID * _OBJECTIVE_SCALE[objective] * rng.lognormal(sigma=0.4, size=num) * (1 + 0.15 * size[advertiser]),
+        bid=value * _OBJECTIVE_SCALE[objective],
         created=created,
         paused=np.where(created <= 0, lifetime_blocks, created + lifetime_blocks),
         price_missing=rng.random(num) < 0.03,
