@@ -69,12 +69,3 @@ def join_sequences(parts: list[Sequences]) -> Sequences:
         ads=np.concatenate([part.ads for part in parts]),
         times=np.concatenate([part.times for part in parts]),
     )
-
-
-def reorder_sequences(sequences: Sequences, order: np.ndarray) -> Sequences:
-    """The same histories with request `order[r]` in place r."""
-    starts = np.concatenate([[0], np.cumsum(sequences.lengths)])[:-1]
-    lengths = sequences.lengths[order]
-    offsets = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    events = np.repeat(starts[order], lengths) + offsets
-    return Sequences(lengths=lengths, ads=sequences.ads[events], times=sequences.times[events])

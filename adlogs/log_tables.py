@@ -5,7 +5,8 @@ import pyarrow as pa
 
 from adlogs import names
 from adlogs.behaviour import Sequences
-from adlogs.simulation import SimulatedDay, mature
+from adlogs.simulated_rows import SimulatedDay
+from adlogs.simulation import mature
 from adlogs.world import IMAGE_DIM, NUM_TOPICS, PROFILE_DIM, Users, World
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")

@@ -23,7 +23,10 @@ def schema_table(schema: FeatureSchema) -> RenderableType:
 
 
 def _features(schema: FeatureSchema) -> Table:
-    table = Table("side", "feature", "kind", "reads", "note", box=box.SIMPLE)
+    table = Table("side", box=box.SIMPLE)
+    table.add_column("feature", no_wrap=True)
+    for heading in ("kind", "reads", "note"):
+        table.add_column(heading)
     for side in SIDES:
         for name, feature in schema.side_features(side).items():
             table.add_row(side, name, feature.kind, _reads(feature), Text(feature.label or ""))

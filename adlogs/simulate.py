@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 from adlogs.log_tables import Names, ads_table, candidates_table, requests_table, truth_table
 from adlogs.presets import load_preset
 from adlogs.publish import published_directory
-from adlogs.simulation import SimulatedDay, Simulation, mature
+from adlogs.simulated_rows import SimulatedDay
+from adlogs.simulation import Simulation, mature
 from contracts.progress import progress
 
 _ROW_GROUPS = {"requests": 2_048, "candidates": 65_536, "truth": 65_536, "ads": 16_384}

@@ -8,7 +8,6 @@ Shape letters: R requests, P ads in a pool, N logged pairs.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -18,6 +17,7 @@ from adlogs.auction import WINNER, Funnel, Outcome, run_policy, true_utility
 from adlogs.behaviour import MICROS_PER_DAY, Behaviour, Sequences, join_sequences
 from adlogs.counters import PastCounts
 from adlogs.presets import SimulationConfig
+from adlogs.simulated_rows import AdRows, CandidateRows, SimulatedDay, concatenate, in_request_order
 from adlogs.traffic import Traffic, draw_traffic
 from adlogs.truth import RequestState, Truth, true_probabilities
 from adlogs.world import BLOCKS_PER_DAY, advance_day, build_world, change_bids
@@ -30,56 +30,6 @@ _DELAY_HOURS = 8.0  # scale of the time from click to conversion
 _EXPORT_LAG = MICROS_PER_DAY  # the log is exported so long after its end
 _TYPICAL_CLICK, _TYPICAL_CONVERSION = 0.03, 0.004  # rates over all eligible ads
 _BID_CHANGE_SHARE = (0.25, 0.0, 0.03, 0.0)  # share of live ads whose bid moves at the start of each block
-
-
-@dataclass(frozen=True)
-class CandidateRows:
-    """Logged pairs in order of their requests, all arrays [N]; NaN is not known or not applicable."""
-
-    request: np.ndarray  # row in the day's traffic
-    ad: np.ndarray
-    stage: np.ndarray
-    bid: np.ndarray
-    advertiser_clicks: np.ndarray
-    position: np.ndarray  # 0: not shown
-    click: np.ndarray
-    conversion: np.ndarray
-    weight: np.ndarray
-    propensity: np.ndarray
-    true_click: np.ndarray
-    true_conversion: np.ndarray
-
-
-@dataclass(frozen=True)
-class AdRows:
-    """States of ads from a moment on, all arrays [N]; NaN is not known."""
-
-    ad: np.ndarray
-    valid_from: np.ndarray  # int64, microseconds UTC
-    active: np.ndarray  # bool
-    bid: np.ndarray
-    age_days: np.ndarray
-    impressions: np.ndarray
-    ctr: np.ndarray
-    cvr: np.ndarray
-    advertiser_ctr: np.ndarray
-
-
-@dataclass(frozen=True)
-class SimulatedDay:
-    """What happened on one day. Request features are as of the request, arrays [R] in the order of `traffic`."""
-
-    number: int
-    start: int  # microseconds UTC
-    traffic: Traffic
-    activity: np.ndarray
-    user_ctr: np.ndarray
-    clicks: Sequences
-    conversions: Sequences
-    labels_as_of: int
-    candidates: CandidateRows
-    ads: AdRows
-    bid_recalls: np.ndarray  # [fully logged requests]
 
 
 class Simulation:
@@ -135,8 +85,8 @@ class Simulation:
             clicks=join_sequences([clicks for clicks, _ in histories]),
             conversions=join_sequences([conversions for _, conversions in histories]),
             labels_as_of=self._labels_as_of,
-            candidates=_in_request_order([rows for rows, _ in groups]),
-            ads=_concatenate(AdRows, ad_rows),
+            candidates=in_request_order([rows for rows, _ in groups]),
+            ads=concatenate(ad_rows),
             bid_recalls=np.concatenate([recalls for _, recalls in groups]),
         )
 
@@ -152,8 +102,12 @@ class Simulation:
     def _run_block(
         self, traffic: Traffic, block: np.ndarray, full: np.ndarray, block_number: int
     ) -> list[tuple[CandidateRows, np.ndarray]]:
-        """Serve the requests of a block (rows of `traffic`); users' clicks count from the next block on."""
-        config, results, happened = self._config, [], []
+        """Serve the requests of a block (rows of `traffic`); what users do counts from the next block on.
+
+        Returns:
+            The logged pairs of each group of requests, and the recalls by bid of its fully logged requests.
+        """
+        config, served = self._config, []
         ordinary = Funnel(
             num_candidates=config.num_candidates,
             num_winners=config.num_winners,
@@ -166,15 +120,14 @@ class Simulation:
         )
         for scenario in range(len(names.SCENARIOS)):
             live = self.world.live(scenario, block_number)
-            for is_full, funnel, pool_size in ((False, ordinary, config.pool), (True, whole, config.full_pool)):
-                members = block[(traffic.scenario[block] == scenario) & (full[block] == is_full)]
-                if len(members):
-                    rows, recalls = self._serve(traffic, members, live, pool_size, funnel)
-                    results.append((rows, recalls if is_full else recalls[:0]))
-                    happened.append(rows)
-        for rows in happened:
+            of_scenario = block[traffic.scenario[block] == scenario]
+            some, all_of_pool = of_scenario[~full[of_scenario]], of_scenario[full[of_scenario]]
+            rows, _ = self._serve(traffic, some, live, config.pool, ordinary)
+            served.append((rows, np.empty(0)))
+            served.append(self._serve(traffic, all_of_pool, live, config.full_pool, whole))
+        for rows, _ in served:
             self._remember(traffic, rows, block_number)
-        return results
+        return served
 
     def _serve(
         self, traffic: Traffic, members: np.ndarray, live: np.ndarray, pool_size: int, funnel: Funnel
@@ -320,13 +273,3 @@ def _bid_recall(utility: np.ndarray, bid: np.ndarray) -> np.ndarray:
     best = np.argsort(-utility, axis=1)[:, :10]
     rank = np.argsort(np.argsort(-bid, axis=1), axis=1)
     return (np.take_along_axis(rank, best, axis=1) < kept).mean(axis=1)
-
-
-def _in_request_order(groups: list[CandidateRows]) -> CandidateRows:
-    rows = _concatenate(CandidateRows, groups)
-    order = np.argsort(rows.request, kind="stable")
-    return replace(rows, **{field.name: getattr(rows, field.name)[order] for field in fields(rows)})
-
-
-def _concatenate(kind, parts):
-    return kind(**{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(kind)})

@@ -79,7 +79,6 @@ class World:
     ads: Ads
     advertiser_size: np.ndarray  # int [V]
     topics: np.ndarray  # float32 [NUM_TOPICS, D]
-    centres: np.ndarray  # float32 [C, D]
     category_trend: np.ndarray  # float [C], drifts
     daypart_phase: np.ndarray  # float [C]
     age_taste: np.ndarray  # float [age bands, C]
@@ -102,7 +101,6 @@ def build_world(config: SimulationConfig, rng: np.random.Generator) -> World:
         ads=_build_ads(config, centres, topics, advertiser_size, rng),
         advertiser_size=advertiser_size,
         topics=topics,
-        centres=centres,
         category_trend=rng.normal(scale=0.2, size=len(names.CATEGORIES)),
         daypart_phase=rng.uniform(0, 2 * np.pi, size=len(names.CATEGORIES)),
         age_taste=rng.normal(scale=0.4, size=(len(names.AGE_BANDS), len(names.CATEGORIES))),
