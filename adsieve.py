@@ -117,12 +117,14 @@ def _simulated_plan(preset: str, log: Path) -> _Plan:
 
 
 def _kuairand_plan(source: Path, log: Path) -> _Plan:
+    """The teacher learns from the first half of the training rows and scores the second half for the student."""
     _run("convert", "kuairand", str(source), "--out", str(log))
-    split = json.loads((log / "split.json").read_text())
+    train_until = datetime.fromisoformat(json.loads((log / "split.json").read_text())["train_until"])
+    times = sorted(time for time in _event_times(log).to_pylist() if time < train_until)
     return _Plan(
         log=log,
-        teacher_until=split["teacher_until"],
-        student_until=split["train_until"],
+        teacher_until=times[len(times) // 2].isoformat(),
+        student_until=train_until.isoformat(),
         heavy_schema="kuairand_heavy",
         schemas={"standard": "kuairand_towers"},
     )
@@ -238,7 +240,7 @@ def _summary(plan: _Plan, out: Path) -> dict[str, Any]:
 
 
 def _quality(report: dict[str, Any], stage: str, task: str) -> dict[str, Any]:
-    """One row: KL and AUC of the student against the teacher, and the AUC of both against labels where there are any."""
+    """One row: KL and AUC of the student against the teacher, and the AUC of both against labels where known."""
     rows = {
         (row["model"], row["against"]): row
         for row in report["slices"]
@@ -312,12 +314,16 @@ def _days(log: Path) -> tuple[datetime, int]:
     """Midnight before the first request of a log, and the days that it spans."""
     import pyarrow.compute as pc
 
-    from contracts.records import open_dataset
-
-    times = open_dataset(str(log / "requests")).to_table(["event_time"])["event_time"]
-    first, last = (pc.min(times).as_py(), pc.max(times).as_py())
+    times = _event_times(log)
+    first, last = pc.min(times).as_py(), pc.max(times).as_py()
     midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight, (last - midnight).days + 1
+
+
+def _event_times(log: Path) -> Any:
+    from contracts.records import open_dataset
+
+    return open_dataset(str(log / "requests")).to_table(["event_time"])["event_time"]
 
 
 def _clear(out: Path) -> None:

@@ -1,7 +1,7 @@
 """What every benchmark shares: its options, the machine it ran on, its targets, and how it prints.
 
-``python -m benchmarks.NAME [--json] [--check]``: ``--json`` prints one JSON object, ``--check`` exits 1 where a target is
-missed.
+``python -m benchmarks.NAME [--json] [--check]``: ``--json`` prints one JSON object, ``--check`` exits 1 where a target
+is missed.
 """
 
 import argparse
