@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 480, 300
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 52, 20, 12, 44
 """Size of the drawing and its margins, in SVG units."""
 
 COLORS = 3
@@ -91,7 +91,7 @@ def line_plot(
         >>> line = Series("a", [0, 1], [0, 1])
         >>> plot = line_plot("t", [line], x_label="x", y_label="y", x_ticks=[0, 1], y_ticks=[0, 1])
         >>> plot.lines[0].points
-        '52.0,256.0 468.0,12.0'
+        '52.0,256.0 460.0,12.0'
     """
     across = Axis(x_ticks[0], x_ticks[-1], LEFT, WIDTH - RIGHT, log)
     up = Axis(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP, log and diagonal)

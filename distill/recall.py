@@ -119,9 +119,11 @@ def measure_recall(
 
 
 def _mean_curve(order: str, ranking: str, points: np.ndarray) -> RecallCurve:
-    """Mean over requests of points [requests, survivors, 2]."""
-    recall, lost = points.mean(axis=0).T.tolist()
-    return RecallCurve(order=order, ranking=ranking, recall=recall, utility_lost=lost)
+    """Mean over requests of points [requests, survivors, 2]; sums that differ by rounding alone lose nothing."""
+    recall, lost = points.mean(axis=0).T
+    return RecallCurve(
+        order=order, ranking=ranking, recall=recall.tolist(), utility_lost=np.maximum(lost, 0.0).tolist()
+    )
 
 
 def _pools(request: np.ndarray, pool_size: int) -> Iterator[np.ndarray]:

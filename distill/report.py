@@ -90,7 +90,7 @@ def format_number(value: float, digits: int = 4) -> str:
 def _recall_plots(recall: RecallReport) -> list[plots.Plot]:
     """One plot for each order, a line for each ranking."""
     orders = dict.fromkeys(curve.order for curve in recall.curves)
-    ticks = [m for m in recall.survivors if f"{m}"[0] in "125" and m != 750] if len(recall.survivors) > 1 else []
+    ticks = plots.log_ticks(recall.survivors[0], recall.survivors[-1])
     return [
         plots.line_plot(
             f"Heavy top {recall.top_k} that survives: {order}",

@@ -5,12 +5,12 @@ from towers.config import TowerConfig, TwoTowerConfig
 
 def standard() -> TwoTowerConfig:
     """For standard ads."""
-    return TwoTowerConfig(query=_tower(width=128), pin=_tower(width=96), head_dim=32)
+    return TwoTowerConfig(query=_tower(width=96), pin=_tower(width=64), head_dim=32)
 
 
 def shopping() -> TwoTowerConfig:
     """For shopping ads, whose products carry more to cross: price, category and brand."""
-    return TwoTowerConfig(query=_tower(width=128), pin=_tower(width=128), head_dim=32)
+    return TwoTowerConfig(query=_tower(width=96), pin=_tower(width=96), head_dim=32)
 
 
 def _tower(*, width: int) -> TowerConfig:
