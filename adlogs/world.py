@@ -21,7 +21,7 @@ BLOCKS_PER_DAY = 4  # ads, bids and histories change only between blocks
 NEVER = np.iinfo(np.int32).max
 
 _CLICK_BID = 0.5  # currency units; other objectives are scaled to a comparable value per impression
-_OBJECTIVE_SCALE = np.array([0.03, 1.0, 7.0])
+_OBJECTIVE_SCALE = np.array([0.022, 1.0, 6.0])
 _OBJECTIVE_WEIGHTS = (0.12, 0.56, 0.32)
 
 
@@ -170,7 +170,7 @@ def _build_ads(
     image = latent @ projection + 0.05 * rng.normal(size=(num, IMAGE_DIM))
     advertiser_quality = rng.normal(scale=0.25, size=len(size))
     quality = advertiser_quality[advertiser] + rng.normal(scale=0.5, size=num)
-    value = _CLICK_BID * rng.lognormal(sigma=0.4, size=num) * (1 + 0.15 * size[advertiser])
+    value = _CLICK_BID * rng.lognormal(sigma=0.3, size=num) * (1 + 0.1 * size[advertiser])
     lifetime_blocks = rng.exponential(BLOCKS_PER_DAY / config.churn, size=num).astype(np.int64) + 1
     return Ads(
         scenario=scenario,
