@@ -1,22 +1,15 @@
 """``adsieve simulate``, ``convert``, ``validate`` and ``schema``: where logs come from, and whether to trust them."""
 
-import json
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from contracts.console import Json, print_json, utc_time
+
 convert = typer.Typer(name="convert", help="Turn a public dataset into a log.", no_args_is_help=True)
 schema = typer.Typer(name="schema", help="Fit and show feature schemas.", no_args_is_help=True)
-
-
-def _time(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(f"expected an ISO 8601 date or time, got {text!r}") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 Logs = Annotated[
@@ -25,7 +18,6 @@ Logs = Annotated[
 SchemaName = Annotated[
     str, typer.Argument(metavar="SCHEMA", help="Schema file, or a name that comes with adsieve: simulated_heavy, ...")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def simulate(
@@ -84,7 +76,7 @@ def validate(
 
     report = validate_log(LogPaths.under(logs), named_schema(schema_name))
     if as_json:
-        print(json.dumps(msgspec.to_builtins(report), indent=2))
+        print_json(msgspec.to_builtins(report))
     else:
         Console().print(report_table(report))
     report.require_valid()
@@ -97,7 +89,7 @@ def fit(
     out: Annotated[Path, typer.Option(help="File to write: the schema with vocabularies, means and edges.")],
     until: Annotated[
         datetime | None,
-        typer.Option(parser=_time, metavar="TIME", help="Only rows from before this time; UTC without a zone."),
+        typer.Option(parser=utc_time, metavar="TIME", help="Only rows from before this time; UTC without a zone."),
     ] = None,
 ) -> None:
     """Fit a schema to a log: the vocabularies, means and quantile edges that its features still lack."""
@@ -121,7 +113,7 @@ def show(schema_name: SchemaName, as_json: Json = False) -> None:
 
     found = named_schema(schema_name)
     if as_json:
-        print(json.dumps(msgspec.to_builtins(found) | {"fingerprint": found.fingerprint()}, indent=2))
+        print_json(msgspec.to_builtins(found) | {"fingerprint": found.fingerprint()})
     else:
         Console().print(schema_table(found))
 
@@ -129,7 +121,7 @@ def show(schema_name: SchemaName, as_json: Json = False) -> None:
 def _print_record(record: dict[str, Any], as_json: bool) -> None:
     """One line a field, or JSON."""
     if as_json:
-        print(json.dumps(record, indent=2))
+        print_json(record)
         return
     width = max(len(name) for name in record)
     for name, value in record.items():

@@ -1,10 +1,11 @@
 """``adsieve distill``: train a student on the teacher's scores, judge it, seal it."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from contracts.console import From, Json, Until, print_json
 
 if TYPE_CHECKING:
     from distill.config import DistillConfig
@@ -17,29 +18,12 @@ app = typer.Typer(
 )
 
 
-def _time(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(f"expected an ISO 8601 date or time, got {text!r}") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
 Logs = Annotated[Path, typer.Option("--logs", "--log", help="Log directory with requests/ and ads/.")]
 Candidates = Annotated[
     Path | None,
     typer.Option(help="Scored candidates, as `adsieve heavy score` writes them; by default candidates/ of the log."),
 ]
-From = Annotated[
-    datetime | None,
-    typer.Option("--from", parser=_time, metavar="TIME", help="Only requests from this time on; UTC without a zone."),
-]
-Until = Annotated[
-    datetime | None,
-    typer.Option("--until", parser=_time, metavar="TIME", help="Only requests before this time; UTC without a zone."),
-]
 Threads = Annotated[int, typer.Option(min=1, help="Threads of the exported graphs.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @app.command()
@@ -108,7 +92,7 @@ def train(
     log = LogPaths.under(logs, candidates)
     run = train_student(load_schema(schema), log, out, chosen, scenario=scenario, start=start, end=end)
     if json:
-        _print_json({"run": str(out), "summary": run.summary})
+        print_json({"run": str(out), "summary": run.summary})
         return
     summary = run.summary
     print(f"distilled {scenario} from {summary.teacher_version} on {summary.pairs:,} pairs, run in {out}")
@@ -153,7 +137,7 @@ def evaluate(
     )
     write_report(evaluation, out)
     if json:
-        _print_json(evaluation)
+        print_json(evaluation)
         return
     _print_headline(evaluation)
     print(f"report: {out / HTML_FILE}")
@@ -178,7 +162,7 @@ def publish(
     log = LogPaths.under(logs, candidates)
     bundle = publish_student(load_run(run), log, out, start=start, end=end, threads=threads)
     if json:
-        _print_json({"bundle": str(out), "version": bundle.manifest.version})
+        print_json({"bundle": str(out), "version": bundle.manifest.version})
     else:
         print(f"sealed {bundle.manifest.version} at {out}")
 
@@ -227,12 +211,6 @@ def parse_weights(texts: list[str], option: str) -> dict[str, float]:
         except ValueError:
             raise ConfigError(f"{option}: expected NAME=NUMBER, got {text!r}") from None
     return weights
-
-
-def _print_json(result: object) -> None:
-    import msgspec
-
-    print(msgspec.json.format(msgspec.json.encode(result)).decode())
 
 
 def _print_headline(evaluation: "Evaluation") -> None:

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from contracts.metrics import auc, bernoulli_kl, calibration_ratio, gauc, log_mae, normalised_entropy
-from distill.scoring import ScoredPairs, sigmoid
+from contracts.probability import sigmoid
+from distill.scoring import ScoredPairs
 from distill.slices import SliceColumn, slices
 
 _BINS = 10

@@ -19,7 +19,8 @@ import msgspec
 import numpy as np
 
 from contracts.metrics import recall_at, utility_regret
-from distill.scoring import ScoredPairs, sigmoid
+from contracts.probability import sigmoid
+from distill.scoring import ScoredPairs
 
 UTILITY, EQUAL_BIDS = "utility", "equal bids"
 STUDENT, BID_ONLY, RANDOM = "student", "bid only", "random"

@@ -66,16 +66,6 @@ def score_pairs(schema: FeatureSchema, serving: TwoTowerServing, examples: Examp
     )
 
 
-def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Probabilities of logits, without overflow.
-
-    Example:
-        >>> sigmoid(np.array([0.0, -800.0])).tolist()
-        [0.5, 0.0]
-    """
-    return np.exp(-np.logaddexp(0.0, -logits))
-
-
 def _in_pieces(embed: Callable[[Encoded], np.ndarray], rows: Encoded, title: str) -> np.ndarray:
     pieces = []
     with progress(title, total=len(rows)) as advance:

@@ -1,10 +1,11 @@
 """``adsieve heavy``: train, evaluate, export and score with the heavy ranker."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from contracts.console import From, Json, Until, print_json
 
 if TYPE_CHECKING:
     from heavy_ranker.config import HeavyConfig
@@ -16,29 +17,12 @@ app = typer.Typer(
 )
 
 
-def _time(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(f"expected an ISO 8601 date or time, got {text!r}") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
 Log = Annotated[
     Path,
     typer.Option(
         "--logs", "--log", help="Log directory with requests/, candidates/ and ads/ (truth/ where simulated)."
     ),
 ]
-From = Annotated[
-    datetime | None,
-    typer.Option("--from", parser=_time, metavar="TIME", help="Only requests from this time on; UTC without a zone."),
-]
-Until = Annotated[
-    datetime | None,
-    typer.Option("--until", parser=_time, metavar="TIME", help="Only requests before this time; UTC without a zone."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @app.command()
@@ -87,7 +71,7 @@ def train(
         "validation": run.summary.metrics,
     }
     if json:
-        _print_json(result)
+        print_json(result)
         return
     print(f"trained on {run.summary.impressions:,} impressions up to {run.summary.watermark}, run in {out}")
     if run.summary.metrics:
@@ -113,7 +97,7 @@ def evaluate(
     if out is not None:
         write_json(out, result)
     if json:
-        _print_json(result)
+        print_json(result)
     else:
         _print_metrics(result["slices"])
 
@@ -132,7 +116,7 @@ def export(
 
     bundle = export_heavy(load_run(run), LogPaths.under(log), out)
     if json:
-        _print_json({"bundle": str(out), "version": bundle.manifest.version})
+        print_json({"bundle": str(out), "version": bundle.manifest.version})
     else:
         print(f"sealed {bundle.manifest.version} at {out}")
 
@@ -159,7 +143,7 @@ def score(
     sealed = open_bundle(bundle, kind="heavy")
     report = score_log(sealed, LogPaths.under(log), out, start=start, end=end, threads=threads)
     if json:
-        _print_json(asdict(report))
+        print_json(asdict(report))
         return
     print(
         f"{report.teacher_version}: scored {report.rows_scored:,} of {report.rows:,} rows into {out / 'candidates'}; "
@@ -191,12 +175,6 @@ def choose_config(preset: str, path: Path | None, changes: dict[str, Any]) -> "H
     loop = {name: value for name, value in changes.items() if hasattr(config.loop, name)}
     own = {name: value for name, value in changes.items() if name not in loop}
     return replace(config, loop=replace(config.loop, **loop), **own)
-
-
-def _print_json(result: object) -> None:
-    import msgspec
-
-    print(msgspec.json.format(msgspec.json.encode(result)).decode())
 
 
 def _print_metrics(slices: dict[str, Any]) -> None:

@@ -10,12 +10,12 @@ import pyarrow as pa
 import torch
 
 from contracts.metrics import auc, calibration_ratio, log_loss, normalised_entropy
+from contracts.probability import sigmoid
 from contracts.progress import progress
 from contracts.records import LogPaths, read_table
 from heavy_ranker.data import read_impressions
 from heavy_ranker.model import HeavyModel
 from heavy_ranker.run import EXAMPLES, Run
-from heavy_ranker.serving import probabilities
 from modeling.batches import ordered_batches
 from modeling.examples import Examples
 
@@ -73,7 +73,7 @@ def task_metrics(
         labels: [B, K], NaN where unknown.
         weight: [B].
     """
-    return _metrics(tasks, probabilities(logits.astype(np.float64)), labels, weight)
+    return _metrics(tasks, sigmoid(logits), labels, weight)
 
 
 def _metrics(

@@ -12,6 +12,7 @@ import numpy as np
 from contracts.bundle import PARITY_FILE, Bundle
 from contracts.encoding import Encoded, Encoder
 from contracts.errors import MismatchError
+from contracts.probability import sigmoid
 from contracts.schema import FeatureSchema
 from engines.lookup import LookedUp, TableLookup
 from engines.onnxruntime_cpu import OnnxRuntimeEngine
@@ -113,7 +114,7 @@ class HeavyServing:
         query, ad = (Encoded(ids=inputs[f"{side}_ids"], floats=inputs[f"{side}_floats"]) for side in ("query", "ad"))
         pair = Encoded(ids=inputs["pair_ids"], floats=inputs["pair_floats"]) if self.pair_encoder else None
         logits = self.score(self.encode_request(query), ad, pair, inputs["request_index"])
-        return {"probabilities": probabilities(logits)}
+        return {"probabilities": sigmoid(logits).astype(np.float32)}
 
 
 def request_inputs(looked_up: LookedUp) -> dict[str, np.ndarray]:
@@ -122,17 +123,6 @@ def request_inputs(looked_up: LookedUp) -> dict[str, np.ndarray]:
     for name, (embeddings, mask) in looked_up.sequences.items():
         inputs[f"{name}{EVENTS}"], inputs[f"{name}{MASK}"] = embeddings, mask.astype(np.float32)
     return inputs
-
-
-def probabilities(logits: np.ndarray) -> np.ndarray:
-    """Elementwise ``1 / (1 + exp(-x))`` that neither overflows nor warns.
-
-    Example:
-        >>> probabilities(np.array([0.0, -2000.0])).tolist()
-        [0.5, 0.0]
-    """
-    small = np.exp(-np.abs(logits))
-    return np.where(logits >= 0, 1.0, small) / (1.0 + small)
 
 
 def _lookup(encoder: Encoder, tables: Mapping[str, np.ndarray]) -> TableLookup:

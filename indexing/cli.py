@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from contracts.console import Json, print_json, utc_time
+
 if TYPE_CHECKING:
     from contracts.release import Release
     from indexing.config import IndexConfig
@@ -21,7 +23,6 @@ Heavy = Annotated[
     typer.Option(help="Heavy bundle, as `adsieve heavy export` seals it. Without it the release ends with the towers."),
 ]
 Store = Annotated[Path, typer.Option(help="Directory that holds the releases; `adsieve serve` reads the same.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @app.command()
@@ -31,10 +32,12 @@ def build(
     out: Annotated[Path, typer.Option(help="Directory to create for the index.")],
     heavy: Heavy = None,
     as_of: Annotated[
-        str | None,
+        datetime | None,
         typer.Option(
+            parser=utc_time,
+            metavar="TIME",
             help="Build the catalogue as it was at this moment, such as 2026-03-01T00:00:00Z. Without it, the latest "
-            "row of each ad counts, whatever the clock says."
+            "row of each ad counts, whatever the clock says.",
         ),
     ] = None,
     config: Annotated[
@@ -72,11 +75,11 @@ def build(
         heavy=heavy,
         out=out,
         config=_config(config, {name: value for name, value in settings.items() if value is not None}),
-        as_of=_moment(as_of),
+        as_of=as_of,
     )
     if json:
         summary = {name: value for name, value in msgspec.to_builtins(manifest).items() if name != "files"}
-        _print_json({"path": str(out), **summary})
+        print_json({"path": str(out), **summary})
         return
     dropped = sum(manifest.dropped.values())
     print(f"{out}: {manifest.version}, {manifest.num_ads:,} ads as of {manifest.watermark}, {dropped:,} dropped")
@@ -118,7 +121,7 @@ def list_releases(
     scenarios = opened.scenarios() if scenario is None else [scenario]
     releases = {name: opened.list(name) for name in scenarios}
     if json:
-        _print_json(msgspec.to_builtins(releases))
+        print_json(msgspec.to_builtins(releases))
         return
     for name, of_scenario in releases.items():
         for position, release in enumerate(of_scenario):
@@ -152,26 +155,11 @@ def _config(path: Path | None, settings: dict[str, object]) -> "IndexConfig":
     return convert({**written, **settings}, IndexConfig, source=str(path or "options"))
 
 
-def _moment(text: str | None) -> datetime | None:
-    from contracts.errors import InputError
-
-    try:
-        return None if text is None else datetime.fromisoformat(text)
-    except ValueError:
-        raise InputError(f"--as-of: expected a time such as 2026-03-01T00:00:00Z, got {text!r}") from None
-
-
 def _show(release: "Release", verb: str, json: bool) -> None:
     import msgspec
 
     if json:
-        _print_json(msgspec.to_builtins(release))
+        print_json(msgspec.to_builtins(release))
     else:
         print(f"{release.scenario}: {verb} {release.release_id}")
         print(f"  two_tower {release.two_tower}\n  heavy     {release.heavy or '-'}\n  index     {release.index}")
-
-
-def _print_json(value: object) -> None:
-    import msgspec
-
-    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

@@ -15,10 +15,10 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from contracts.encoding import Encoded
+from contracts.probability import sigmoid
 from service.deadline import Deadline
 from service.light import Ranking, Scored
 from service.releases import LoadedHeavy
-from service.utility import sigmoid
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from contracts.probability import sigmoid
 from service.candidates import Pool
 from service.releases import LoadedRelease
-from service.utility import sigmoid, top_positions
+from service.utility import top_positions
 from towers.serving import score
 
 

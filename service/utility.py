@@ -48,17 +48,6 @@ class ObjectiveColumns:
         return with_impression[np.arange(len(codes)), self._heads[codes]]
 
 
-def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Logits to probabilities in float64, exact to rounding for small ones.
-
-    Example:
-        >>> sigmoid(np.array([0.0, -800.0]))
-        array([0.5, 0. ])
-    """
-    with np.errstate(over="ignore"):
-        return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
-
-
 def top_positions(utilities: np.ndarray, k: int) -> np.ndarray:
     """Positions of the ``k`` largest, best first; equal ones in the order in which they stand.
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from contracts.probability import sigmoid
 from distill.recall import BID_ONLY, RANDOM, STUDENT, UTILITY, measure_recall
-from distill.scoring import ScoredPairs, sigmoid
+from distill.scoring import ScoredPairs
 
 SURVIVORS = (5, 20, 60)
 CLICK, CONVERSION = "equal bids, click", "equal bids, conversion"

@@ -8,8 +8,9 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from contracts.errors import InputError
+from contracts.probability import sigmoid
 from distill.measures import SliceMetrics, measure_slices, reliability
-from distill.scoring import ScoredPairs, sigmoid
+from distill.scoring import ScoredPairs
 from distill.slices import SliceColumn, by_band, by_value, slice_columns, slices
 from modeling.examples import Examples
 

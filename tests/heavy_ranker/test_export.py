@@ -5,10 +5,11 @@ import torch
 from contracts.bundle import open_bundle
 from contracts.config import convert
 from contracts.errors import ArtifactError, InputError, MismatchError
+from contracts.probability import sigmoid
 from heavy_ranker.config import HeavyConfig
 from heavy_ranker.data import read_impressions
 from heavy_ranker.export import export_heavy
-from heavy_ranker.serving import PARITY_TOLERANCE, HeavyServing, probabilities
+from heavy_ranker.serving import PARITY_TOLERANCE, HeavyServing
 from modeling.batches import gather
 
 
@@ -37,7 +38,7 @@ def test_graphs_equal_the_module_on_real_rows(serving, run, impressions, pairs):
     with torch.no_grad():
         expected = torch.sigmoid(run.model(batch.sides(), batch.request_index, batch.ad_index)).numpy()
     assert logits.dtype == np.float32
-    np.testing.assert_allclose(probabilities(logits), expected, atol=PARITY_TOLERANCE)
+    np.testing.assert_allclose(sigmoid(logits), expected, atol=PARITY_TOLERANCE)
 
 
 def test_several_requests_in_one_call_equal_one_call_each(serving, impressions):
@@ -93,4 +94,4 @@ def test_an_existing_target_is_kept(bundle, run, log):
 def test_probabilities_are_stable_at_both_ends():
     logits = np.array([-1000.0, -1.0, 0.0, 1.0, 1000.0])
     expected = [0.0, 1 / (1 + np.e), 0.5, 1 / (1 + np.exp(-1.0)), 1.0]
-    np.testing.assert_allclose(probabilities(logits), expected)
+    np.testing.assert_allclose(sigmoid(logits), expected)

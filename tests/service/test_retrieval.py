@@ -4,9 +4,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from contracts.probability import sigmoid
 from service.deadline import Deadline
 from service.ranker import rank
-from service.utility import sigmoid
 from service.wire import decode_request
 
 

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from service.utility import ObjectiveColumns, sigmoid, top_positions
+from contracts.probability import sigmoid
+from service.utility import ObjectiveColumns, top_positions
 
 
 def test_each_objective_pays_for_its_own_head():

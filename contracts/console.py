@@ -1,0 +1,40 @@
+"""What the command lines of all packages share: how a time is read and how a result is printed."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+import typer
+
+
+def utc_time(text: str) -> datetime:
+    """An option's ISO 8601 date or time; UTC where it names no zone.
+
+    Raises:
+        typer.BadParameter: It is none.
+
+    Example:
+        >>> utc_time("2026-03-01").isoformat()
+        '2026-03-01T00:00:00+00:00'
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected an ISO 8601 date or time, got {text!r}") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def print_json(result: object) -> None:
+    """Print a record, Struct or mapping as indented JSON; NaN becomes null."""
+    print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
+
+
+From = Annotated[
+    datetime | None,
+    typer.Option("--from", parser=utc_time, metavar="TIME", help="Only requests from then on; UTC without a zone."),
+]
+Until = Annotated[
+    datetime | None,
+    typer.Option("--until", parser=utc_time, metavar="TIME", help="Only requests before then; UTC without a zone."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
