@@ -52,9 +52,10 @@ class HeavyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Args:
         model: Sizes.
-        loop: Length, rates and rhythm of training. By default one pass: ids of users and ads are learned by heart in a
-            second one.
+        loop: Length, rates and rhythm of training.
         table_learning_rate: Peak rate of the tables' row-wise Adagrad.
+        fresh_tables: Draw all tables anew as each further epoch begins, so that dense layers learn from another pass
+            but no id is learned by heart.
         batch_size: Impressions a batch; whole requests make it vary by those of one request.
         validation_share: Share of the impressions, the last by time, that is not trained on but validated on.
         seed: Of initial weights and order.
@@ -63,6 +64,7 @@ class HeavyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     model: ModelConfig
     loop: LoopConfig
     table_learning_rate: float
+    fresh_tables: bool
     batch_size: int
     validation_share: float
     seed: int

@@ -15,9 +15,10 @@ from contracts.progress import progress
 from contracts.records import LogPaths, read_table
 from heavy_ranker.data import read_impressions
 from heavy_ranker.model import HeavyModel
-from heavy_ranker.run import EXAMPLES, Run
+from heavy_ranker.run import Run
 from modeling.batches import ordered_batches
 from modeling.examples import Examples
+from modeling.run import EXAMPLES
 
 METRICS = ("log_loss", "normalised_entropy", "auc", "calibration")
 

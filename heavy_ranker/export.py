@@ -15,13 +15,15 @@ from engines.onnxruntime_cpu import OnnxRuntimeEngine
 from heavy_ranker.data import read_impressions
 from heavy_ranker.model import HeavyModel
 from heavy_ranker.ranker import HeavyRanker
-from heavy_ranker.run import EXAMPLES, Run, model_weights
+from heavy_ranker.run import Run
 from heavy_ranker.serving import ADS_GRAPH, EVENTS, MASK, REQUEST_GRAPH, HeavyServing
 from modeling.batches import Batch, gather
 from modeling.examples import Examples
 from modeling.onnx_export import export
 from modeling.profile import write_profile
+from modeling.run import EXAMPLES
 from modeling.saved_requests import write_saved_requests
+from modeling.weights import model_weights
 
 PARITY_ROWS = 512
 

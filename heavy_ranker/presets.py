@@ -23,9 +23,10 @@ def small() -> HeavyConfig:
             expert_dim=64,
             head_dims=(32,),
         ),
-        loop=LoopConfig(epochs=1, learning_rate=2e-3, weight_decay=1e-2, warmup_share=0.1, final_factor=0.02),
+        loop=LoopConfig(epochs=3, learning_rate=1e-3, weight_decay=0.1, warmup_share=0.1, final_factor=0.02),
         table_learning_rate=0.05,
-        batch_size=1024,
+        fresh_tables=True,
+        batch_size=256,
         validation_share=0.1,
         seed=0,
     )

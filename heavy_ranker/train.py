@@ -16,11 +16,13 @@ from heavy_ranker.data import read_impressions, split_by_time
 from heavy_ranker.evaluate import predict, task_metrics
 from heavy_ranker.loss import impression_loss
 from heavy_ranker.model import HeavyModel
-from heavy_ranker.run import EXAMPLES, Run, RunSummary, begin_run, build_model, finish_run
+from heavy_ranker.run import Run, RunSummary, build_model, with_groups
 from modeling.batches import Batch, ShuffledBatches, ordered_batches
 from modeling.examples import Examples
 from modeling.loop import TrainResult, mean_loss, train
+from modeling.run import EXAMPLES, begin_run, finish_run
 from modeling.tables import dense_parameters
+from modeling.weights import model_weights
 
 
 def train_heavy(
@@ -49,7 +51,8 @@ def train_heavy(
         InputError: ``out`` holds a run of another schema or configuration.
         LogError: The log breaks its contract or has no labelled winner.
     """
-    config = begin_run(out, schema, config)
+    config = with_groups(schema, config)
+    begin_run(out, schema, config)
     examples = read_impressions(schema, log, out / EXAMPLES, start=start, end=end)
     training, validation = split_by_time(examples, config.validation_share)
     model = build_model(schema, config)
@@ -64,7 +67,7 @@ def train_heavy(
         metrics={} if validation is None else _validation_metrics(model, validation, schema, config),
         history=[msgspec.to_builtins(look) for look in result.history],
     )
-    finish_run(out, model, summary)
+    finish_run(out, model_weights(model), summary)
     return Run(out, schema, config, model, summary)
 
 
@@ -85,6 +88,7 @@ def fit(
         config=config.loop,
         run_directory=out,
         validate=validate,
+        before_epoch=_table_renewal(model, config.seed) if config.fresh_tables else None,
         fingerprint=fingerprint,
         title="Training the heavy ranker",
     )
@@ -105,6 +109,16 @@ def count_parameters(model: HeavyModel) -> dict[str, int]:
     dense = sum(parameter.numel() for parameter in dense_parameters(model).values())
     tables = sum(values.size for values in model.tables.export_tables().values())
     return {"dense": dense, "tables": tables}
+
+
+def _table_renewal(model: HeavyModel, seed: int) -> Callable[[int], None]:
+    """Draws all tables anew before each epoch but the first, from the seed and the epoch alone."""
+
+    def renew(epoch: int) -> None:
+        if epoch > 0:
+            model.tables.reinitialise(model.tables.stack.tables, seed=seed + epoch)
+
+    return renew
 
 
 def _validator(loss_fn: Callable[[Batch], Tensor], validation: Examples, batch_size: int) -> Callable[[], float]:

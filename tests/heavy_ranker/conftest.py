@@ -114,6 +114,7 @@ def config(sizes):
         model=sizes,
         loop=LoopConfig(epochs=4, learning_rate=1e-2, warmup_share=0.1),
         table_learning_rate=0.1,
+        fresh_tables=False,
         batch_size=64,
         validation_share=0.2,
         seed=3,

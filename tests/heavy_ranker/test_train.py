@@ -10,9 +10,10 @@ from contracts.errors import ConfigError, InputError, MismatchError
 from heavy_ranker.data import read_impressions, split_by_time
 from heavy_ranker.evaluate import evaluate_run, predict, task_metrics
 from heavy_ranker.loss import impression_loss
-from heavy_ranker.run import build_model, load_run, model_weights
-from heavy_ranker.train import batch_loss, train_heavy
+from heavy_ranker.run import build_model, load_run
+from heavy_ranker.train import batch_loss, fit, train_heavy
 from modeling.batches import gather
+from modeling.weights import model_weights
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +97,24 @@ def test_weights_of_another_size_are_refused(run, schema, config, tmp_path):
     shutil.copytree(run.path, target)
     model = msgspec.structs.replace(run.config.model, expert_dim=16)
     (target / "config.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(run.config, model=model)))
-    with pytest.raises(MismatchError, match=r"is of another model, these tensors differ: extraction"):
+    with pytest.raises(MismatchError, match=r"is of another model, these tensors differ: ranker\.extraction"):
         load_run(target)
 
 
 def test_equal_seeds_build_equal_models(schema, config):
     first, second = (model_weights(build_model(schema, config)) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_further_epoch_begins_with_fresh_tables(schema, config, impressions, tmp_path):
+    """With rates of zero nothing else moves, so the tables are exactly the second epoch's draw."""
+    two_epochs = msgspec.structs.replace(config.loop, epochs=2, learning_rate=0.0)
+    still = msgspec.structs.replace(config, loop=two_epochs, table_learning_rate=0.0, fresh_tables=True)
+    model, expected = build_model(schema, still), build_model(schema, still)
+    fit(model, impressions, None, still, tmp_path)
+    expected.tables.reinitialise(expected.tables.stack.tables, seed=still.seed + 1)
+    weights = model_weights(expected)
+    assert all(torch.equal(weights[name], value) for name, value in model_weights(model).items())
 
 
 def test_evaluation_reports_all_and_each_scenario_beside_the_truth(run, log, impressions):
