@@ -13,10 +13,11 @@ from contracts.tensors import read_tensors
 from distill.data import read_scored
 from distill.evaluate import Evaluation, evaluate_examples
 from distill.report import SLICES_FILE, write_slices
-from distill.run import EXAMPLES, Run
+from distill.run import Run
 from engines.onnxruntime_cpu import OnnxRuntimeEngine
 from modeling.examples import Examples
 from modeling.profile import write_profile
+from modeling.run import EXAMPLES
 from modeling.saved_requests import write_saved_requests
 from towers.export import ParityRows, export_two_tower
 from towers.serving import TwoTowerServing

@@ -21,10 +21,12 @@ from distill.batches import DayBatches
 from distill.config import DistillConfig
 from distill.data import pair_weights, read_scored, split_by_time
 from distill.loss import bernoulli_kl, distillation_loss, weighted_mean
-from distill.run import EXAMPLES, Run, RunSummary, begin_run, build_student, finish_run
+from distill.run import Run, RunSummary, build_student
 from modeling.batches import Batch, ordered_batches
 from modeling.examples import Examples
 from modeling.loop import TrainResult, mean_loss, train
+from modeling.run import EXAMPLES, begin_run, finish_run
+from modeling.weights import model_weights
 from towers.two_tower import TwoTower
 
 
@@ -73,7 +75,7 @@ def train_student(
         metrics={} if validation is None else {"validation_kl": _head_kl(model, validation, schema, config)},
         history=[msgspec.to_builtins(look) for look in result.history],
     )
-    finish_run(out, model, summary)
+    finish_run(out, model_weights(model), summary)
     return Run(out, schema, config, model, summary)
 
 

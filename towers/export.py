@@ -10,8 +10,8 @@ from torch import Tensor
 from contracts.bundle import GRAPHS, PARITY_FILE, WEIGHTS_FILE
 from contracts.encoding import Encoded
 from modeling.onnx_export import export
+from modeling.weights import model_weights
 from towers.two_tower import TwoTower
-from towers.weights import model_weights
 
 
 @dataclass(frozen=True)
