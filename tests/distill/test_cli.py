@@ -118,6 +118,11 @@ def test_an_impossible_option_is_refused() -> None:
         choose_config("standard", None, "standard", {"validation_share": 1.5})
 
 
+def test_a_negative_weight_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"stage_weights.winner: .*got -1.0"):
+        choose_config("standard", None, "standard", {"stage_weights": {"winner": -1.0}})
+
+
 def test_weights_are_parsed() -> None:
     assert parse_weights(["click=2", "conversion=.5"], "--head-weight") == {"click": 2.0, "conversion": 0.5}
     with pytest.raises(ConfigError, match="--head-weight: expected NAME=NUMBER, got 'click'"):
