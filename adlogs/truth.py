@@ -16,7 +16,7 @@ import numpy as np
 
 from adlogs.world import World
 
-_CLICK_INTERCEPT = -4.75
+_CLICK_INTERCEPT = -4.9
 _CONVERSION_INTERCEPT = -2.6
 _RECENCY_DAYS = 2.0
 

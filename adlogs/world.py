@@ -20,6 +20,7 @@ TASTE_WEIGHTS = np.array([1.0, 0.85, 0.7], dtype=np.float32)
 BLOCKS_PER_DAY = 4  # ads, bids and histories change only between blocks
 NEVER = np.iinfo(np.int32).max
 
+_PROFILE_SCALE = 2.7  # gives profiles a spread of about 1
 _CLICK_BID = 0.5  # currency units; other objectives are scaled to a comparable value per impression
 _OBJECTIVE_SCALE = np.array([0.022, 1.0, 6.0])
 _OBJECTIVE_WEIGHTS = (0.12, 0.56, 0.32)
@@ -38,6 +39,7 @@ class Users:
     income_band_known: np.ndarray
     price_preference: np.ndarray  # float [U], log price that suits the user
     tastes: np.ndarray  # float32 [U, M, D], unit vectors times their weight
+    profile_projection: np.ndarray  # float32 [M * D, 16]
     profile: np.ndarray  # float32 [U, 16], what an embedding of the user made elsewhere shows of the tastes
     interests: np.ndarray  # uint64 [U], one bit for each topic in the profile
     interests_known: np.ndarray  # bool [U]
@@ -112,9 +114,10 @@ def advance_day(world: World, rng: np.random.Generator) -> None:
     """Drift: category trends and ad quality walk, and a few users take up a new taste."""
     ads, users = world.ads, world.users
     world.category_trend += rng.normal(scale=0.08, size=len(world.category_trend))
-    ads.quality += rng.normal(scale=0.05, size=len(ads.quality))
+    ads.quality += rng.normal(scale=0.02, size=len(ads.quality))
     changed = np.flatnonzero(rng.random(len(users.country)) < 0.02)
     users.tastes[changed, -1] = TASTE_WEIGHTS[-1] * _unit(rng.normal(size=(len(changed), LATENT_DIM)))
+    users.profile[changed] = _profiles(users.tastes[changed], users.profile_projection, rng)
     users.interests[changed] = _interests(users.tastes[changed], world.topics, rng)
 
 
@@ -133,8 +136,8 @@ def _build_users(config: SimulationConfig, topics: np.ndarray, rng: np.random.Ge
     income = rng.choice(5, size=num, p=(0.15, 0.25, 0.3, 0.2, 0.1))
     leaning = _unit(rng.normal(size=(num, 1, LATENT_DIM)))
     tastes = _unit(leaning + 0.6 * _unit(rng.normal(size=(num, NUM_TASTES, LATENT_DIM)))) * TASTE_WEIGHTS[:, None]
-    projection = rng.normal(size=(LATENT_DIM, PROFILE_DIM)) / np.sqrt(LATENT_DIM)
-    profile = tastes.mean(axis=1) @ projection + 0.02 * rng.normal(size=(num, PROFILE_DIM))
+    rotation = np.linalg.qr(rng.normal(size=(PROFILE_DIM, PROFILE_DIM)))[0]
+    projection = rotation[: NUM_TASTES * LATENT_DIM]
     activity = rng.lognormal(sigma=0.8, size=num)
     return Users(
         country=country,
@@ -146,10 +149,11 @@ def _build_users(config: SimulationConfig, topics: np.ndarray, rng: np.random.Ge
         income_band_known=rng.random(num) > 0.06,
         price_preference=-1.2 + 0.6 * income + rng.normal(scale=0.1, size=num),
         tastes=tastes,
-        profile=(profile / profile.std()).astype(np.float32),
+        profile_projection=projection,
+        profile=_profiles(tastes, projection, rng),
         interests=_interests(tastes, topics, rng),
         interests_known=rng.random(num) > 0.05,
-        clickiness=rng.normal(scale=0.2, size=num),
+        clickiness=rng.normal(scale=0.1, size=num),
         activity=activity / activity.sum(),
     )
 
@@ -184,7 +188,7 @@ def _build_ads(
         latent=latent,
         image=(image / image.std()).astype(np.float32),
         quality=quality,
-        creative_score=quality + rng.normal(scale=0.1, size=num),
+        creative_score=quality + rng.normal(scale=0.05, size=num),
         conversion_quality=rng.normal(scale=0.35, size=len(size))[advertiser] + rng.normal(scale=0.3, size=num),
         log_price=np.where(shopping, rng.normal(scale=0.9, size=num), np.nan),
         brand=np.where(shopping, advertiser * 2 + rng.integers(2, size=num), -1),
@@ -220,6 +224,12 @@ def _draw_advertisers(
         share = np.array([1.0, 4.0, 16.0])[size[first : first + per_scenario]]
         advertiser[mine] = first + rng.choice(per_scenario, size=len(mine), p=share / share.sum())
     return advertiser
+
+
+def _profiles(tastes: np.ndarray, projection: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A linear view of all tastes with a little noise and a spread of about 1, float32 [U, 16]."""
+    seen = tastes.reshape(len(tastes), -1) @ projection * _PROFILE_SCALE
+    return (seen + 0.05 * rng.normal(size=seen.shape)).astype(np.float32)
 
 
 def _interests(tastes: np.ndarray, topics: np.ndarray, rng: np.random.Generator) -> np.ndarray:

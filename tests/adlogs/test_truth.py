@@ -37,7 +37,7 @@ def slow_probabilities(world: World, state: RequestState, request: int, ad: int)
         gap = min(max(abs(ads.log_price[ad] - users.price_preference[user]) - 0.4, 0.0), 1.5)
     clicked = state.advertiser_clicks[request, advertiser]
     topics = {topic for topic in range(64) if int(users.interests[user]) >> topic & 1}
-    click = -4.75 + 3.0 * affinity + ads.quality[ad] + world.category_trend[category]
+    click = -4.9 + 3.0 * affinity + ads.quality[ad] + world.category_trend[category]
     click += 0.2 * math.cos(2 * math.pi * state.hour[request] / 24 - world.daypart_phase[category])
     click += world.age_taste[users.age_band[user], category] + users.clickiness[user] - 0.7 * gap
     click += 0.7 * math.exp(-state.click_age_days[request, category] / 2)
