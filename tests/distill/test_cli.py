@@ -118,6 +118,22 @@ def test_an_impossible_option_is_refused() -> None:
         choose_config("standard", None, "standard", {"validation_share": 1.5})
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"learning_rate": float("nan")}, "options: learning_rate: expected float > 0.0, got NaN"),
+        ({"table_learning_rate": -1.0}, "options: table_learning_rate: expected float > 0.0, got -1.0"),
+        ({"head_weights": {"click": float("inf")}}, r"options: head_weights.click: expected float <= .*got Infinity"),
+        ({"pairs_per_batch": 0}, "options: pairs_per_batch: expected int >= 1, got 0"),
+        ({"seed": -5}, "options: seed: expected int >= 0, got -5"),
+        ({"seed": 2**70}, "options: seed: "),
+    ],
+)
+def test_a_number_out_of_range_is_refused_before_anything_is_written(change: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        choose_config("standard", None, "standard", change)
+
+
 def test_a_negative_weight_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"stage_weights.winner: .*got -1.0"):
         choose_config("standard", None, "standard", {"stage_weights": {"winner": -1.0}})

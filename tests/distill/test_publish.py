@@ -29,13 +29,14 @@ from distill.run import Run
 from towers.serving import TwoTowerServing
 
 JOB = """
-import os, signal, sys
+import os, signal, sys, threading
 from pathlib import Path
 from contracts.records import LogPaths
 from distill.publish import publish_student
 from distill.run import load_run
 
-kill_at, run, log, out = int(sys.argv[1]), *map(Path, sys.argv[2:])
+kill_at, delay = int(sys.argv[1]), float(sys.argv[2])
+run, log, out = map(Path, sys.argv[3:])
 CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
 steps = 0
 
@@ -45,7 +46,8 @@ def count(event, arguments):
     if str(out.parent) in path and (event in CHANGES or (event == "open" and set(str(arguments[1])) & set("wa+x"))):
         steps += 1
         if steps == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+            kill = (os.getpid(), signal.SIGKILL)
+            threading.Timer(delay, os.kill, kill).start() if delay else os.kill(*kill)
 
 sys.addaudithook(count)
 publish_student(load_run(run), LogPaths.under(log), out, threads=1)
@@ -149,9 +151,12 @@ def test_a_graph_that_differs_from_the_model_is_not_sealed(
     assert list(tmp_path.iterdir()) == []
 
 
-def _publish(run: Path, log: Path, out: Path, kill_at: int = 0) -> int:
-    """Run the job, killed before its ``kill_at``-th change beside ``out``; return its changes, or -SIGKILL."""
-    command = [sys.executable, "-c", JOB, str(kill_at), str(run), str(log), str(out)]
+def _publish(run: Path, log: Path, out: Path, kill_at: int = 0, delay: float = 0.0) -> int:
+    """Run the job, killed ``delay`` seconds after it comes to its ``kill_at``-th change beside ``out``.
+
+    Returns its changes, or -SIGKILL.
+    """
+    command = [sys.executable, "-c", JOB, str(kill_at), str(delay), str(run), str(log), str(out)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, env=dict(os.environ))
     if result.returncode == -signal.SIGKILL:
         return -signal.SIGKILL
@@ -159,34 +164,34 @@ def _publish(run: Path, log: Path, out: Path, kill_at: int = 0) -> int:
     return int(result.stdout.splitlines()[-1])
 
 
-def kill_publish(bundle: Bundle, run: Run, log: Path, directory: Path, count: int, seed: int) -> None:
+def kill_publish(bundle: Bundle, run: Run, log: Path, directory: Path, delays: list[float], seed: int) -> None:
     """A killed job leaves no bundle, or a whole one; the next one completes it and removes what was left behind."""
-    out = directory / "store" / "bundle"
+    out, draw = directory / "store" / "bundle", random.Random(seed)
     num_steps = _publish(run.path, log, out)
     assert open_bundle(out).manifest.version == bundle.manifest.version
-    for kill_at in random.Random(seed).sample(range(1, num_steps + 1), count):
+    for delay in delays:
         shutil.rmtree(out.parent)
-        assert _publish(run.path, log, out, kill_at) == -signal.SIGKILL
-        if is_ready(out):
-            assert open_bundle(out).manifest.version == bundle.manifest.version
-        else:
+        kill_at = draw.randint(1, num_steps)
+        ended = _publish(run.path, log, out, kill_at, delay)
+        assert ended == -signal.SIGKILL or (delay and is_ready(out))  # a late kill may find the job done
+        if not is_ready(out):
             with pytest.raises(ArtifactError):
                 open_bundle(out)
             publish_student(run, LogPaths.under(log), out, threads=1)
-        assert open_bundle(out).manifest.version == bundle.manifest.version
-        assert [path.name for path in out.parent.iterdir()] == ["bundle"], kill_at
+        assert open_bundle(out).manifest.version == bundle.manifest.version, (kill_at, delay)
+        assert [path.name for path in out.parent.iterdir()] == ["bundle"], (kill_at, delay)
 
 
 @pytest.fixture
-def kill(bundle: Bundle, run: Run, log_directory: Path, tmp_path: Path) -> Callable[[int, int], None]:
-    return lambda count, seed: kill_publish(bundle, run, log_directory, tmp_path, count, seed)
+def kill(bundle: Bundle, run: Run, log_directory: Path, tmp_path: Path) -> Callable[[list[float], int], None]:
+    return lambda delays, seed: kill_publish(bundle, run, log_directory, tmp_path, delays, seed)
 
 
-def test_a_killed_publish_leaves_nothing_half_there(kill: Callable[[int, int], None]) -> None:
-    kill(2, 0)
+def test_a_killed_publish_leaves_nothing_half_there(kill: Callable[[list[float], int], None]) -> None:
+    kill([0.0, 0.2], 0)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_publish_killed_at_many_moments(kill: Callable[[int, int], None]) -> None:
-    kill(20, 1)
+def test_a_publish_killed_at_many_moments(kill: Callable[[list[float], int], None]) -> None:
+    kill([0.0] * 10 + [0.03 * number for number in range(1, 11)], 1)
