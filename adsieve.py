@@ -3,6 +3,7 @@
 Each package brings its commands in its own ``cli.py``; those files import only Typer, and load the rest when they run.
 """
 
+import errno
 import json
 import shlex
 import shutil
@@ -28,6 +29,11 @@ import service.cli
 from contracts.errors import AdsieveError, InputError
 
 INTERRUPTED = 130
+WRONG_PATH = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EACCES, errno.EPERM, errno.EROFS}
+    | {errno.ENAMETOOLONG, errno.ELOOP}
+)
+"""What the system says of a path that cannot be used as asked; the rest, such as a full disk, is work that failed."""
 DEMO_MARK = ".adsieve-demo"
 SURVIVORS = 100
 DEMO_REQUESTS = 20  # sent to the server in each scenario, and as many mixed ones
@@ -57,9 +63,18 @@ def main() -> None:
     except AdsieveError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        print(f"error: {_system_fault(error)}", file=sys.stderr)
+        sys.exit(InputError.exit_code if error.errno in WRONG_PATH else AdsieveError.exit_code)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
+
+
+def _system_fault(error: OSError) -> str:
+    """The path and what the system says of it; of two paths, the one that was to be written."""
+    path = error.filename2 or error.filename
+    return f"{path}: {(error.strerror or str(error)).lower()}" if path else str(error)
 
 
 @dataclass(frozen=True)

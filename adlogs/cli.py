@@ -25,7 +25,9 @@ def simulate(
     preset: Annotated[
         str, typer.Option(help="World: tiny (seconds, for tests), demo (20,000 requests), million (candidate rows).")
     ] = "demo",
-    seed: Annotated[int | None, typer.Option(help="Another world of the same sizes; each preset has its own.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Another world of the same sizes; each preset has its own.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Simulate an auction log of both scenarios whose true probabilities are known.
@@ -46,7 +48,7 @@ def kuairand(
         Path, typer.Argument(help="Folder of KuaiRand-Pure: its published CSV files, or the four Parquet files.")
     ],
     out: Annotated[Path, typer.Option(help="Directory to create.")],
-    seed: Annotated[int, typer.Option(help="Of the sampled videos that were not shown.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sampled videos that were not shown.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Convert KuaiRand-Pure, a real log of short videos, with statistics of the past as each moment knew them.

@@ -72,6 +72,11 @@ def is_ready(directory: Path) -> bool:
     return (Path(directory) / READY).is_file()
 
 
+def is_name(value: str) -> bool:
+    """Whether ``value`` can be a file name as ``check_name`` expects it."""
+    return _NAME.fullmatch(value) is not None
+
+
 def check_name(value: str, what: str) -> str:
     """Return ``value`` when it can be a file name: letters, digits, dot, underscore and dash, at most 80.
 
@@ -79,7 +84,7 @@ def check_name(value: str, what: str) -> str:
         >>> check_name("shopping", "scenario")
         'shopping'
     """
-    if not _NAME.fullmatch(value):
+    if not is_name(value):
         raise InputError(
             f"{what}: expected 1 to 80 ASCII letters, digits, '.', '_', '-', the first no sign, got {value!r}"
         )
@@ -150,8 +155,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace ``path`` by ``data`` in one step, flushed to disk. A killed process leaves the old file whole."""
+    """Replace ``path`` by ``data`` in one step, flushed to disk. A killed process leaves the old file whole.
+
+    Directories above it are created.
+    """
     path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
     try:
         with open(temporary, "wb") as file:

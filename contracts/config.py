@@ -6,15 +6,15 @@ refused.
 """
 
 import json
-import os
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import yaml
 
+from contracts.artifact import write_bytes
 from contracts.config_errors import explain
 from contracts.errors import ConfigError
 
@@ -50,6 +50,18 @@ def convert(data: object, type_: type[T], *, source: str) -> T:
         raise ConfigError("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from None
 
 
+def with_changes(config: T, changes: Mapping[str, Any], *, source: str) -> T:
+    """``config`` with some fields replaced and checked as if they stood in its file; the errors are ``convert``'s.
+
+    Example:
+        >>> class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+        ...     dim: int
+        >>> with_changes(Sizes(dim=8), {"dim": 4}, source="options")
+        Sizes(dim=4)
+    """
+    return convert({**msgspec.to_builtins(config), **changes}, type(config), source=source)
+
+
 def read_data(path: str | Path) -> object:
     """Parse a YAML or JSON file into plain Python data; raises ConfigError with the line where it fails."""
     path = Path(path)
@@ -77,13 +89,7 @@ def dump_yaml(value: object, path: str | Path) -> None:
         default_flow_style=None,
         width=_LINE_WIDTH,
     )
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_bytes(Path(path), text.encode())
 
 
 class _StrictLoader(_Loader):

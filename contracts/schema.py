@@ -241,9 +241,19 @@ def age_table(field: SequenceField) -> Table:
     return Table(dim=field.dim or DEFAULT_AGE_DIM, buckets=field.buckets or DEFAULT_AGE_BUCKETS)
 
 
-def load_schema(path: str | Path) -> FeatureSchema:
-    """Read a schema file; ConfigError names the file, the path in it, the value and what was expected."""
-    return load_config(path, FeatureSchema)
+def load_schema(path: str | Path, *, fitted: bool = False) -> FeatureSchema:
+    """Read a schema file, with ``fitted`` one that a model can be trained with.
+
+    Raises:
+        ConfigError: Names the file, the path in it, the value and what was expected; or what is not fitted yet.
+    """
+    schema = load_config(path, FeatureSchema)
+    if fitted:
+        try:
+            schema.require_fitted()
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+    return schema
 
 
 def save_schema(schema: FeatureSchema, path: str | Path) -> None:

@@ -90,7 +90,7 @@ def train(
         preset, config, scenario, {key: value for key, value in changes.items() if value is not None}
     )
     log = LogPaths.under(logs, candidates)
-    run = train_student(load_schema(schema), log, out, chosen, scenario=scenario, start=start, end=end)
+    run = train_student(load_schema(schema, fitted=True), log, out, chosen, scenario=scenario, start=start, end=end)
     if json:
         print_json({"run": str(out), "summary": run.summary})
         return
@@ -103,7 +103,9 @@ def train(
 @app.command()
 def evaluate(
     logs: Logs,
-    bundle: Annotated[Path, typer.Option(help="Sealed two-tower bundle; its own graphs are judged.")],
+    bundle: Annotated[
+        Path, typer.Option(exists=True, file_okay=False, help="Sealed two-tower bundle; its own graphs are judged.")
+    ],
     out: Annotated[Path, typer.Option(help="Directory for report.html, report.json and slices.parquet.")],
     candidates: Candidates = None,
     start: From = None,
@@ -179,9 +181,9 @@ def choose_config(preset: str | None, path: Path | None, scenario: str, changes:
     Raises:
         ConfigError: There is no such preset, or the file or a change does not fit.
     """
-    from msgspec.structs import replace
+    from msgspec import to_builtins
 
-    from contracts.config import load_config
+    from contracts.config import load_config, with_changes
     from contracts.errors import ConfigError
     from distill.config import DistillConfig
     from distill.presets import PRESETS
@@ -192,7 +194,8 @@ def choose_config(preset: str | None, path: Path | None, scenario: str, changes:
     config = PRESETS[name]() if path is None else load_config(path, DistillConfig)
     loop = {key: value for key, value in changes.items() if hasattr(config.loop, key)}
     own = {key: value for key, value in changes.items() if key not in loop}
-    return replace(config, loop=replace(config.loop, **loop), **own)
+    whole_loop = to_builtins(with_changes(config.loop, loop, source="options"))
+    return with_changes(config, {**own, "loop": whole_loop}, source="options")
 
 
 def parse_weights(texts: list[str], option: str) -> dict[str, float]:

@@ -1,11 +1,16 @@
 """How a student is distilled: its towers, the training, and what each pair, stage and head counts."""
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from contracts.errors import ConfigError
 from contracts.records import STAGES
-from modeling.loop_config import LoopConfig
+from modeling.loop_config import Count, LoopConfig, Rate, Seed
 from towers.config import TwoTowerConfig
+
+Weights = dict[str, Annotated[float, Meta(ge=0, le=1e6)]]
 
 
 class DistillConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,25 +29,22 @@ class DistillConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         seed: Of initial weights and order.
 
     Raises:
-        ConfigError: A share or weight is out of range, or a stage does not exist.
+        ConfigError: A stage does not exist, or the share is out of range. A file or options are held to the other
+            ranges too.
     """
 
     towers: TwoTowerConfig
     loop: LoopConfig
-    table_learning_rate: float
-    pairs_per_batch: int
-    head_weights: dict[str, float] = {}
-    stage_weights: dict[str, float] = {}
+    table_learning_rate: Rate
+    pairs_per_batch: Count
+    head_weights: Weights = {}
+    stage_weights: Weights = {}
     propensity_weights: bool = False
-    max_propensity_weight: float = 100.0
+    max_propensity_weight: Annotated[float, Meta(ge=1, le=1e9)] = 100.0
     validation_share: float
-    seed: int
+    seed: Seed
 
     def __post_init__(self) -> None:
-        for name, weights in (("head_weights", self.head_weights), ("stage_weights", self.stage_weights)):
-            for key, value in weights.items():
-                if value < 0:
-                    raise ConfigError(f"{name}.{key}: expected a number of at least 0, got {value}")
         unknown = sorted(set(self.stage_weights) - set(STAGES))
         if unknown:
             raise ConfigError(f"stage_weights: expected some of {', '.join(STAGES)}, got {unknown[0]!r}")

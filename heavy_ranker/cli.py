@@ -62,7 +62,7 @@ def train(
         "seed": seed,
     }
     chosen = choose_config(preset, config, {name: value for name, value in changes.items() if value is not None})
-    run = train_heavy(load_schema(schema), LogPaths.under(log), out, chosen, start=start, end=end)
+    run = train_heavy(load_schema(schema, fitted=True), LogPaths.under(log), out, chosen, start=start, end=end)
     result = {
         "run": str(out),
         "impressions": run.summary.impressions,
@@ -124,7 +124,7 @@ def export(
 @app.command()
 def score(
     log: Log,
-    bundle: Annotated[Path, typer.Option(help="Sealed heavy bundle.")],
+    bundle: Annotated[Path, typer.Option(exists=True, file_okay=False, help="Sealed heavy bundle.")],
     out: Annotated[
         Path, typer.Option(help="Directory for the scored candidates. Called again, it adds missing parts.")
     ],
@@ -162,9 +162,9 @@ def choose_config(preset: str, path: Path | None, changes: dict[str, Any]) -> "H
     Raises:
         ConfigError: There is no such preset, or the file does not fit.
     """
-    from msgspec.structs import replace
+    from msgspec import to_builtins
 
-    from contracts.config import load_config
+    from contracts.config import load_config, with_changes
     from contracts.errors import ConfigError
     from heavy_ranker.config import HeavyConfig
     from heavy_ranker.presets import PRESETS
@@ -174,7 +174,8 @@ def choose_config(preset: str, path: Path | None, changes: dict[str, Any]) -> "H
     config = PRESETS[preset]() if path is None else load_config(path, HeavyConfig)
     loop = {name: value for name, value in changes.items() if hasattr(config.loop, name)}
     own = {name: value for name, value in changes.items() if name not in loop}
-    return replace(config, loop=replace(config.loop, **loop), **own)
+    whole_loop = to_builtins(with_changes(config.loop, loop, source="options"))
+    return with_changes(config, {**own, "loop": whole_loop}, source="options")
 
 
 def _print_metrics(slices: dict[str, Any]) -> None:

@@ -17,12 +17,20 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-TwoTower = Annotated[Path, typer.Option(help="Two-tower bundle, as `adsieve distill publish` seals it.")]
+TwoTower = Annotated[
+    Path, typer.Option(exists=True, file_okay=False, help="Two-tower bundle, as `adsieve distill publish` seals it.")
+]
 Heavy = Annotated[
     Path | None,
-    typer.Option(help="Heavy bundle, as `adsieve heavy export` seals it. Without it the release ends with the towers."),
+    typer.Option(
+        exists=True,
+        file_okay=False,
+        help="Heavy bundle, as `adsieve heavy export` seals it. Without it the release ends with the towers.",
+    ),
 ]
-Store = Annotated[Path, typer.Option(help="Directory that holds the releases; `adsieve serve` reads the same.")]
+Store = Annotated[
+    Path, typer.Option(file_okay=False, help="Directory that holds the releases; `adsieve serve` reads the same.")
+]
 
 
 @app.command()
@@ -95,7 +103,10 @@ def build(
 @app.command()
 def publish(
     two_tower: TwoTower,
-    index: Annotated[Path, typer.Option(help="Index that `adsieve index build` made with the same bundles.")],
+    index: Annotated[
+        Path,
+        typer.Option(exists=True, file_okay=False, help="Index that `adsieve index build` made with the same bundles."),
+    ],
     heavy: Heavy = None,
     store: Store = Path("store"),
     json: Json = False,

@@ -27,6 +27,7 @@ from contracts.artifact import (
     FileEntry,
     check_name,
     file_lock,
+    is_name,
     is_ready,
     publishing,
     read_manifest,
@@ -89,8 +90,8 @@ class DirectoryStore:
             return self._point_to_new(scenario, parts, dict(metrics or {}))
 
     def scenarios(self) -> list[str]:
-        """Names of the scenarios that have a release, sorted."""
-        return sorted(path.stem for path in (self.root / CURRENT).glob("*.json") if not path.name.startswith("."))
+        """Names of the scenarios that have a release, sorted; a file whose name no scenario can have is none."""
+        return sorted(path.stem for path in (self.root / CURRENT).glob("*.json") if is_name(path.stem))
 
     def current(self, scenario: str) -> Release | None:
         """Return the release that serves ``scenario``, or None before the first.
@@ -111,9 +112,11 @@ class DirectoryStore:
         """Verify the release before the current one and point to it again.
 
         Raises:
-            InputError: There is none.
+            InputError: There is none, or no store.
             ArtifactError, MismatchError: It is damaged; the pointer stays.
         """
+        if not (self.root / CURRENT).is_dir():
+            raise InputError(f"{self.root}: no store here, expected a directory that `adsieve index publish` filled")
         with self._locked():
             pointer = self._pointer(scenario)
             if pointer is None or not pointer.history:
@@ -239,5 +242,7 @@ def _read(path: Path, type_: type[T]) -> T:
         return msgspec.json.decode(path.read_bytes(), type=type_)
     except FileNotFoundError:
         raise ArtifactError(f"{path}: missing") from None
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ArtifactError(f"{path}: not readable as {type_.__name__}: {error}") from error

@@ -1,11 +1,17 @@
 """How the training loop is configured, and what it expects of its batches."""
 
 from collections.abc import Iterator
-from typing import Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from modeling.precision import Precision
+
+Count = Annotated[int, Meta(ge=1)]
+Rate = Annotated[float, Meta(gt=0, le=1e3)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class SizedBatch(Protocol):
@@ -46,14 +52,14 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         tensorboard: Write losses and rates for TensorBoard into the run directory.
     """
 
-    epochs: int = 1
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-5
-    warmup_share: float = 0.05
-    final_factor: float = 0.1
-    clip_norm: float | None = 1.0
+    epochs: Count = 1
+    learning_rate: Rate = 1e-3
+    weight_decay: Annotated[float, Meta(ge=0, le=1e3)] = 1e-5
+    warmup_share: Share = 0.05
+    final_factor: Share = 0.1
+    clip_norm: Annotated[float, Meta(gt=0)] | None = 1.0
     precision: Precision = "fp32"
-    validate_every: int | None = None
-    patience: int | None = None
-    checkpoint_every: int | None = None
+    validate_every: Count | None = None
+    patience: Count | None = None
+    checkpoint_every: Count | None = None
     tensorboard: bool = False

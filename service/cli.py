@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from service.api import RankResponse
     from service.settings import Settings
 
-Store = Annotated[Path, typer.Option(help="Directory of the release store, as `adsieve index publish` fills it.")]
+Store = Annotated[
+    Path, typer.Option(file_okay=False, help="Directory of the release store, as `adsieve index publish` fills it.")
+]
 
 
 def serve(
@@ -78,7 +80,7 @@ def rank_file(path: Path, settings: "Settings") -> "RankResponse":
     """Answer the request in a JSON file from the current releases of the store.
 
     Raises:
-        InputError: The file is missing or no JSON.
+        InputError: The file is missing or no JSON, or the store holds no release.
         RequestError: A field has a wrong type or value.
         ArtifactError: A release cannot be loaded.
     """
@@ -98,6 +100,8 @@ def rank_file(path: Path, settings: "Settings") -> "RankResponse":
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     snapshot = load_snapshot(DirectoryStore(settings.store), engine_threads=settings.engine_threads)
+    if not snapshot.releases:
+        raise InputError(f"{settings.store}: holds no release, publish one by `adsieve index publish`")
     timeout_ms = settings.timeout_ms if request.timeout_ms is None else request.timeout_ms
     return rank_request(request, snapshot, settings, Deadline.after_ms(timeout_ms)).response
 

@@ -36,6 +36,11 @@ def publish(target: Path, text: str = "hello") -> None:
         write_json(aside / "manifest.json", Note(text=text, files=file_entries(aside)))
 
 
+def test_directories_above_a_file_are_created(tmp_path: Path) -> None:
+    write_json(tmp_path / "a" / "b" / "note.json", {"text": "hello"})
+    assert msgspec.json.decode((tmp_path / "a" / "b" / "note.json").read_bytes()) == {"text": "hello"}
+
+
 def hidden(directory: Path) -> list[str]:
     return [path.name for path in directory.iterdir() if path.name.startswith(".")]
 

@@ -95,6 +95,13 @@ def test_an_unfitted_schema_says_what_to_run(unfitted: FeatureSchema, schema: Fe
     assert schema.is_fitted
 
 
+def test_a_file_that_is_not_fitted_is_named(unfitted: FeatureSchema, tmp_path: Path) -> None:
+    save_schema(unfitted, tmp_path / "schema.yaml")
+    assert not load_schema(tmp_path / "schema.yaml").is_fitted
+    with pytest.raises(ConfigError, match=r"schema\.yaml: schema is not fitted, tables\.country"):
+        load_schema(tmp_path / "schema.yaml", fitted=True)
+
+
 def test_a_default_spares_the_fit_only_where_nothing_else_is_fitted() -> None:
     dense = Feature(side="query", kind="dense", transform="log1p", default=0.0)
     assert dense.is_fitted

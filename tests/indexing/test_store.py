@@ -199,8 +199,21 @@ def test_unreadable_pointers_and_releases_are_named(parts: Path, tmp_path: Path)
     with pytest.raises(ArtifactError, match=rf"{release.release_id}\.json: missing"):
         store.current("shopping")
     (tmp_path / "store" / "current" / "shopping.json").write_text("{}")
+    pointer = tmp_path / "store" / "current" / "shopping.json"
     with pytest.raises(ArtifactError, match=r"current/shopping\.json: not readable as Pointer: .*release"):
         store.list("shopping")
+    pointer.unlink()
+    pointer.mkdir()
+    with pytest.raises(ArtifactError, match=r"current/shopping\.json: cannot be read: Is a directory"):
+        store.current("shopping")
+
+
+def test_a_stray_file_beside_the_pointers_is_no_scenario(parts: Path, tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    publish(store, parts)
+    for name in ("shopping (copy).json", ".shopping.json", "shopping.json~"):
+        (tmp_path / "store" / "current" / name).write_text("{}")
+    assert store.scenarios() == ["shopping"]
 
 
 @pytest.mark.parametrize("scenario", ["../shopping", "", ".lock", "a/b"])

@@ -130,6 +130,12 @@ def test_a_missing_file_and_a_corrupt_store_are_told_apart(app, request_file, ow
         raise result.exception
 
 
+def test_a_store_without_a_release_is_wrong_usage(app, request_file, tmp_path):
+    result = CliRunner().invoke(app, ["rank", str(request_file), "--store", str(tmp_path / "absent")])
+    with pytest.raises(InputError, match="absent: holds no release, publish one by `adsieve index publish`"):
+        raise result.exception
+
+
 def test_policies_come_from_the_environment(app, request_file, world, monkeypatch):
     monkeypatch.setenv("ADSIEVE_SURVIVORS", "7")
     assert service.cli.load_settings(world.root).survivors == 7

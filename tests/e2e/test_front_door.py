@@ -1,0 +1,93 @@
+"""What goes wrong outside of adsieve, such as a path that cannot be used, is one line and an exit code too."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+import adsieve
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr("sys.argv", ["adsieve", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        adsieve.main()
+    return stopped.value.code or 0  # type: ignore[return-value]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file.txt"
+    path.write_text("kept")
+    return path
+
+
+def test_a_path_below_a_file_is_wrong_usage(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "simulate", file / "log", "--preset", "tiny") == 2
+    assert capsys.readouterr().err == f"error: {file}: file exists\n"
+    assert file.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/etc/out"), 2, "/etc/out: permission denied"),
+        (OSError(errno.ENOSPC, "No space left on device", "out.npy"), 1, "out.npy: no space left on device"),
+        (IsADirectoryError(errno.EISDIR, "Is a directory", ".o.tmp", None, "o"), 2, "o: is a directory"),
+        (OSError("short write"), 1, "short write"),
+    ],
+)
+def test_the_system_is_quoted_with_the_path(
+    error: OSError,
+    code: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("adlogs.simulate.simulate", fail)
+    assert run(monkeypatch, "simulate", tmp_path / "log") == code
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("index", "build", "--ads", "ads", "--two-tower", "absent", "--out", "out"), "--two-tower"),
+        (("index", "publish", "--two-tower", ".", "--index", "absent"), "--index"),
+        (("heavy", "score", "--log", "log", "--bundle", "absent", "--out", "out"), "--bundle"),
+        (("distill", "evaluate", "--logs", "log", "--bundle", "absent", "--out", "out"), "--bundle"),
+    ],
+)
+def test_a_directory_that_is_not_there_is_wrong_usage(
+    command: tuple[str, ...],
+    option: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, *command) == 2
+    assert f"Invalid value for '{option}'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", [("index", "list"), ("serve",), ("index", "rollback", "--scenario", "shopping")])
+def test_a_store_that_is_a_file_is_wrong_usage(
+    command: tuple[str, ...], file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *command, "--store", file) == 2
+    assert "Invalid value for '--store'" in capsys.readouterr().err
+
+
+def test_a_rollback_makes_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "index", "rollback", "--scenario", "shopping", "--store", tmp_path / "absent") == 2
+    assert "absent: no store here" in capsys.readouterr().err
+    assert not (tmp_path / "absent").exists()
