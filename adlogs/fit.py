@@ -17,6 +17,7 @@ from contracts.columns import instants, log_error
 from contracts.config_errors import one_of, suggestion
 from contracts.errors import ConfigError, InputError
 from contracts.fitting import fit_schema
+from contracts.parquet import sound_batches
 from contracts.progress import progress
 from contracts.records import REQUIRED_COLUMNS, TIME, LogPaths, check_columns, open_dataset, plain_text
 from contracts.schema import SIDES, FeatureSchema, Side, load_schema
@@ -115,7 +116,7 @@ def _rows(path: str, side: Side, columns: tuple[str, ...], before: int | None, *
     wanted = list(dict.fromkeys([*columns, *required]))
     with progress(title, total=dataset.count_rows()) as advance:
         batches = dataset.to_batches(wanted, batch_size=ROWS_AT_ONCE, batch_readahead=4, fragment_readahead=1)
-        for batch in batches:
+        for batch in sound_batches(batches, source=path):
             table = pa.Table.from_batches([batch])
             if time is not None and before is not None:
                 table = table.filter(pa.array(_begins_before(batch[time], before)))

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from contracts.errors import LogError
+from contracts.parquet import readable
 
 STAGES = ("eligible", "candidate", "winner")
 """The furthest stage that an ad reached; its code is the position. A winner was also a candidate and eligible."""
@@ -147,14 +148,16 @@ def read_table(
         required: Columns that must exist, with their kind.
 
     Raises:
-        LogError: See ``open_dataset`` and ``check_columns``.
+        LogError: See ``open_dataset``, ``check_columns`` and ``contracts.parquet.readable``.
     """
     dataset = open_dataset(path)
     required = required or {}
     check_columns(dataset.schema, required, source=path)
     wanted = None if columns is None else set(columns) | set(required)
     names = [name for name in dataset.schema.names if wanted is None or name in wanted]
-    table = dataset.to_table(columns=names)
+    with readable(path):
+        table = dataset.to_table(columns=names)
+        table.validate(full=True)
     for name, kind in required.items():
         if kind is TEXT:
             table = table.set_column(table.schema.get_field_index(name), name, plain_text(table[name]))

@@ -11,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from contracts.artifact import file_sha256
 from contracts.bundle import Bundle
 from contracts.errors import AdsieveError, InputError
+from contracts.parquet import readable, sound_batches
 from contracts.progress import progress
 from contracts.records import LogPaths, dataset_files
 from heavy_ranker.serving import HeavyServing
@@ -159,9 +161,10 @@ def whole_requests(request_row: np.ndarray, size: int) -> Iterator[slice]:
 def _parts(log: LogPaths, directory: Path, call: str) -> list[_Part]:
     parts, first_row = [], 0
     for index, source in enumerate(dataset_files(log.candidates)):
-        num_rows = pq.ParquetFile(source).metadata.num_rows
+        with readable(source):
+            num_rows = pq.ParquetFile(source).metadata.num_rows
         name = f"{index:05d}-{Path(source).stem}.parquet"
-        signature = f"{call}, {num_rows} rows".encode()
+        signature = f"{call}, {num_rows} rows with sha256 {file_sha256(Path(source))[:12]}".encode()
         parts.append(_Part(source, directory / name, first_row, num_rows, signature))
         first_row += num_rows
     strangers = {path.name for path in directory.glob("*.parquet")} - {part.target.name for part in parts}
@@ -176,7 +179,8 @@ def _is_done(part: _Part) -> bool:
     """Whether the part is there; one that another call wrote is refused, so that no two teachers mix."""
     if not part.target.exists():
         return False
-    found = (pq.read_schema(part.target).metadata or {}).get(SCORED_BY, b"another program")
+    with readable(part.target):
+        found = (pq.read_schema(part.target).metadata or {}).get(SCORED_BY, b"another program")
     if found != part.signature:
         raise InputError(
             f"{part.target}: was scored by {found.decode()}, this call is {part.signature.decode()}; "
@@ -194,7 +198,8 @@ def _write_part(part: _Part, logits: np.ndarray, tasks: tuple[str, ...], version
     partial = part.target.with_name(f".{part.target.name}.partial")
     with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
         start = 0
-        for batch in source.iter_batches(_ROWS_WRITTEN_AT_ONCE, columns=[field.name for field in kept]):
+        batches = source.iter_batches(_ROWS_WRITTEN_AT_ONCE, columns=[field.name for field in kept])
+        for batch in sound_batches(batches, source=part.source):
             own = logits[start : start + batch.num_rows]
             unscored = np.isnan(own[:, 0])
             scores = [pa.array(own[:, task], pa.float32(), mask=unscored) for task in range(len(tasks))]

@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 import pyarrow.ipc as ipc
 
 from contracts.errors import LogError
+from contracts.parquet import sound_batches
 from contracts.records import REQUIRED_COLUMNS, check_columns, plain_text, utc_micros
 from indexing.id_keys import array_bytes, hashes, stored_keys
 
@@ -112,7 +113,7 @@ def _read(dataset: ds.Dataset, columns: Sequence[str], batch_size: int) -> Itera
             fragment_readahead=1,
             fragment_scan_options=_NO_PRE_BUFFER,
         )
-        for batch in batches:
+        for batch in sound_batches(batches, source=fragment.path):
             yield fragment.path, batch
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from contracts.artifact import is_ready, publishing, write_json
 from contracts.encoding import Coverage, Encoded
 from contracts.errors import InputError, LogError
+from contracts.parquet import readable
 from contracts.records import REQUIRED_COLUMNS, AdsTimeline, LogPaths, dataset_files, open_dataset, read_table
 from contracts.schema import FeatureSchema
 from modeling.array_files import ArrayWriter, read_array, read_texts
@@ -120,7 +121,8 @@ class Examples:
         """
         found = open_dataset(getattr(self.log, dataset))
         present = [name for name in names if name in found.schema.names]
-        return found.to_table(present).take(pa.array(self.positions[dataset]))
+        with readable(getattr(self.log, dataset)):
+            return found.to_table(present).take(pa.array(self.positions[dataset]))
 
 
 def encode_log(

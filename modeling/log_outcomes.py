@@ -29,7 +29,8 @@ class Outcomes:
     def __init__(self, schema: FeatureSchema, path: str, requests: Requests, timeline: AdsTimeline) -> None:
         columns = [f"label_{task}" for task in schema.tasks]
         keys, labels = [np.zeros(0, np.int64)], [np.zeros((0, len(columns)), np.float32)]
-        for _, table in scan(path, columns, required=REQUIRED_COLUMNS["outcomes"], title="Reading outcomes"):
+        required, pair = REQUIRED_COLUMNS["outcomes"], ("request_id", "ad_id")
+        for _, table in scan(path, columns, required=required, title="Reading outcomes", filled=pair):
             request_row = requests.rows_of(table["request_id"])
             ad_position = timeline.rows_at(table["ad_id"], requests.join_time_of(request_row))
             known = (request_row >= 0) & (ad_position >= 0)

@@ -92,7 +92,14 @@ class PairReader:
         used_ads = np.zeros(0, np.int64)
         with ArrayWriter(directory) as writer:
             required = REQUIRED_COLUMNS["candidates"]
-            for start, table in scan(self._path, self._columns(), required=required, title="Encoding candidates"):
+            pairs = scan(
+                self._path,
+                self._columns(),
+                required=required,
+                title="Encoding candidates",
+                filled=("request_id", "ad_id"),
+            )
+            for start, table in pairs:
                 fields = self._read(start, table)
                 used_ads = np.union1d(used_ads, fields["pair_ad_position"])
                 for name, rows in fields.items():

@@ -1,3 +1,6 @@
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -90,6 +93,15 @@ def test_parts_of_another_window_are_refused(scored, bundle, log):
         InputError, match=r"00000-part-0\.parquet: was scored by .* from None to None, .* choose another"
     ):
         score_log(bundle, log, out, end=end, threads=1)
+
+
+def test_parts_of_another_source_of_as_many_rows_are_refused(scored, bundle, log, tmp_path):
+    out, _ = scored
+    for part in sorted(Path(log.candidates).glob("*.parquet")):
+        table = pq.read_table(part)
+        pq.write_table(table.take(list(reversed(range(len(table))))), tmp_path / part.name)
+    with pytest.raises(InputError, match=r"00000-part-0\.parquet: was scored by .* rows with sha256 .* choose another"):
+        score_log(bundle, replace(log, candidates=str(tmp_path)), out, threads=1)
 
 
 def test_parts_that_no_source_explains_are_refused(bundle, log, tmp_path):

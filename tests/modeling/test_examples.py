@@ -203,6 +203,8 @@ def test_columns_on_demand_and_selected_pairs_agree_with_the_log(
     [
         ("teacher_version", "series-2", {"teacher": True}, "several teachers.*series-1, series-2"),
         ("teacher_version", None, {"teacher": True}, "teacher_version is missing"),
+        ("request_id", None, {}, "candidates.parquet: column request_id is missing in row"),
+        ("ad_id", None, {}, "candidates.parquet: column ad_id is missing in row"),
         ("stage", "served", {}, "stage holds 'served', expected one of eligible, candidate, winner"),
         ("objective", "install", {}, "objective holds 'install', expected one of click, conversion, impression"),
         ("label_click", 2.0, {}, r"label_click holds 2.0, expected a value in \[0, 1\]"),
