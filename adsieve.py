@@ -1,23 +1,12 @@
-"""The front door: one command line over all packages, and a demo that runs its commands in order.
+"""The front door: one command line over all packages.
 
 Each package brings its commands in its own ``cli.py``; those files import only Typer, and load the rest when they run.
 """
 
 import errno
-import json
-import shlex
-import shutil
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
-from statistics import median
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -34,9 +23,6 @@ WRONG_PATH = frozenset(
     | {errno.ENAMETOOLONG, errno.ELOOP}
 )
 """What the system says of a path that cannot be used as asked; the rest, such as a full disk, is work that failed."""
-DEMO_MARK = ".adsieve-demo"
-SURVIVORS = 100
-DEMO_REQUESTS = 20  # sent to the server in each scenario, and as many mixed ones
 
 app = typer.Typer(
     name="adsieve",
@@ -54,6 +40,27 @@ app.add_typer(distill.cli.app, name="distill")
 app.add_typer(indexing.cli.app, name="index")
 app.command()(service.cli.serve)
 app.command()(service.cli.rank)
+
+
+@app.command()
+def demo(
+    out: Annotated[
+        Path, typer.Option(help="Directory for everything that is made; an earlier demo there is replaced.")
+    ] = Path("out/demo"),
+    preset: Annotated[
+        str, typer.Option(help="Simulated world: demo, or tiny for a quick look that proves little.")
+    ] = "demo",
+    kuairand: Annotated[
+        Path | None, typer.Option(help="Folder of the KuaiRand-Pure log to run on instead of a simulated one.")
+    ] = None,
+) -> None:
+    """The whole job at small size: a log, a teacher, students, indexes, a server, ranked ads and a report.
+
+    Every step is a command of its own and is printed before it runs, so that it can be repeated or changed.
+    """
+    from adsieve_demo import run_demo
+
+    run_demo(lambda command: app(command, standalone_mode=False), out=out, preset=preset, kuairand=kuairand)
 
 
 def main() -> None:
@@ -75,280 +82,6 @@ def _system_fault(error: OSError) -> str:
     """The path and what the system says of it; of two paths, the one that was to be written."""
     path = error.filename2 or error.filename
     return f"{path}: {(error.strerror or str(error)).lower()}" if path else str(error)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """Which part of a log serves what: the teacher learns before the student, and neither sees the last part.
-
-    ``schemas`` names the bundled schema of the heavy ranker and of each scenario's towers.
-    """
-
-    log: Path
-    teacher_until: str
-    student_until: str
-    heavy_schema: str
-    schemas: dict[str, str]
-
-
-@app.command()
-def demo(
-    out: Annotated[
-        Path, typer.Option(help="Directory for everything that is made; an earlier demo there is replaced.")
-    ] = Path("out/demo"),
-    preset: Annotated[
-        str, typer.Option(help="Simulated world: demo, or tiny for a quick look that proves little.")
-    ] = "demo",
-    kuairand: Annotated[
-        Path | None, typer.Option(help="Folder of the KuaiRand-Pure log to run on instead of a simulated one.")
-    ] = None,
-) -> None:
-    """The whole job at small size: a log, a teacher, students, indexes, a server, ranked ads and a report.
-
-    Every step is a command of its own and is printed before it runs, so that it can be repeated or changed.
-    """
-    began = time.monotonic()
-    _clear(out)
-    plan = _kuairand_plan(kuairand, out / "log") if kuairand else _simulated_plan(preset, out / "log")
-    _teach(plan, out)
-    for scenario, schema in plan.schemas.items():
-        _distil(plan, scenario, schema, out)
-    latencies = _serve_and_rank(plan, out)
-    summary = _summary(plan, out) | {"latency_ms": latencies, "seconds": round(time.monotonic() - began, 1)}
-    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    _print_summary(summary, out)
-
-
-def _simulated_plan(preset: str, log: Path) -> _Plan:
-    _run("simulate", str(log), "--preset", preset)
-    first, days = _days(log)
-    return _Plan(
-        log=log,
-        teacher_until=(first + timedelta(days=days // 2)).isoformat(),
-        student_until=(first + timedelta(days=days - 1)).isoformat(),
-        heavy_schema="simulated_heavy",
-        schemas={"standard": "simulated_standard", "shopping": "simulated_shopping"},
-    )
-
-
-def _kuairand_plan(source: Path, log: Path) -> _Plan:
-    """The teacher learns from the first half of the training rows and scores the second half for the student."""
-    _run("convert", "kuairand", str(source), "--out", str(log))
-    train_until = datetime.fromisoformat(json.loads((log / "split.json").read_text())["train_until"])
-    times = sorted(time for time in _event_times(log).to_pylist() if time < train_until)
-    return _Plan(
-        log=log,
-        teacher_until=times[len(times) // 2].isoformat(),
-        student_until=train_until.isoformat(),
-        heavy_schema="kuairand_heavy",
-        schemas={"standard": "kuairand_towers"},
-    )
-
-
-def _teach(plan: _Plan, out: Path) -> None:
-    """Train and seal the heavy ranker, then let it score what came after."""
-    log, schema, run, bundle = (str(path) for path in (plan.log, out / "heavy.yaml", out / "heavy-run", out / "heavy"))
-    _run("schema", "fit", plan.heavy_schema, "--logs", log, "--out", schema, "--until", plan.teacher_until)
-    _run("heavy", "train", "--log", log, "--schema", schema, "--out", run, "--until", plan.teacher_until)
-    _run("heavy", "export", "--run", run, "--log", log, "--out", bundle)
-    _run("heavy", "score", "--bundle", bundle, "--log", log, "--out", str(out / "scored"), "--from", plan.teacher_until)
-
-
-def _distil(plan: _Plan, scenario: str, schema_name: str, out: Path) -> None:
-    """One scenario: distil, seal, judge on the last part of the log, index and publish."""
-    place = out / scenario
-    log, scored, schema, run, bundle, index = (
-        str(path)
-        for path in (plan.log, out / "scored", place / "towers.yaml", place / "run", place / "bundle", place / "index")
-    )
-    place.mkdir()
-    data = ("--log", log, "--candidates", f"{scored}/candidates")
-    _run("schema", "fit", schema_name, "--logs", log, "--out", schema, "--until", plan.student_until)
-    period = ("--from", plan.teacher_until, "--until", plan.student_until)
-    _run("distill", "train", *data, "--schema", schema, "--scenario", scenario, *period, "--out", run)
-    _run("distill", "publish", "--run", run, *data, *period, "--out", bundle)
-    report = str(place / "report")
-    _run("distill", "evaluate", "--bundle", bundle, *data, "--from", plan.student_until, "--out", report)
-    ads = str(plan.log / "ads")
-    _run("index", "build", "--ads", ads, "--two-tower", bundle, "--heavy", str(out / "heavy"), "--out", index)
-    bundles = ("--two-tower", bundle, "--heavy", str(out / "heavy"))
-    _run("index", "publish", *bundles, "--index", index, "--store", str(out / "store"))
-
-
-def _serve_and_rank(plan: _Plan, out: Path) -> dict[str, dict[str, float]]:
-    """Start a server, send it saved requests of every scenario and mixed ones; median milliseconds by stage."""
-    import httpx
-
-    requests = {scenario: _saved_requests(out / scenario / "bundle") for scenario in plan.schemas}
-    if len(requests) > 1:
-        requests["auto"] = [_mixed(group) for group in zip(*requests.values(), strict=False)]
-    with _server(out / "store") as url, httpx.Client(base_url=url, timeout=30) as client:
-        answers = {name: [_post(client, body) for body in bodies] for name, bodies in requests.items()}
-    first = {name: bodies[0] for name, bodies in requests.items()}
-    for name, body in first.items():
-        (out / f"request-{name}.json").write_text(json.dumps(body))
-        (out / f"answer-{name}.json").write_text(json.dumps(answers[name][0], indent=2))
-    _run("rank", str(out / f"request-{next(iter(first))}.json"), "--store", str(out / "store"))
-    return {name: _median_timing(found) for name, found in answers.items()}
-
-
-@contextmanager
-def _server(store: Path) -> Iterator[str]:
-    """A server of its own process on a free port, ready; it is stopped at the end."""
-    import httpx
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = ["serve", "--store", str(store), "--port", str(port), "--log-level", "warning"]
-    print(f"\n$ adsieve {shlex.join(command)}", flush=True)
-    process = subprocess.Popen([sys.executable, "-m", "adsieve", *command])
-    url = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            if process.poll() is not None:
-                raise AdsieveError(f"the server ended with exit code {process.returncode} before it was ready")
-            with suppress(httpx.TransportError):
-                if httpx.get(f"{url}/health/ready").status_code == httpx.codes.OK:
-                    break
-            time.sleep(0.1)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-
-
-def _post(client: Any, body: dict[str, Any]) -> dict[str, Any]:
-    response = client.post("/rank", json=body)
-    if response.is_error:
-        raise AdsieveError(f"POST /rank answered {response.status_code}: {response.text}")
-    return response.json()
-
-
-def _saved_requests(bundle: Path) -> list[dict[str, Any]]:
-    lines = (bundle / "requests.jsonl").read_text().splitlines()[:DEMO_REQUESTS]
-    return [json.loads(line) for line in lines]
-
-
-def _mixed(requests: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """The first request's user with the candidates of all; the service splits them by each ad's own scenario."""
-    columns = [request["candidates"] for request in requests]
-    shared = set.intersection(*(set(found) for found in columns))
-    candidates = {name: [value for found in columns for value in found[name]] for name in sorted(shared)}
-    query = {name: value for request in reversed(requests) for name, value in request["query"].items()}
-    identity = "+".join(request["request_id"] for request in requests)
-    return {**requests[0], "request_id": identity, "scenario": "auto", "query": query, "candidates": candidates}
-
-
-def _median_timing(answers: list[dict[str, Any]]) -> dict[str, float]:
-    return {stage: median(answer["timing_ms"][stage] for answer in answers) for stage in answers[0]["timing_ms"]}
-
-
-def _summary(plan: _Plan, out: Path) -> dict[str, Any]:
-    """The figures of the table, out of the reports."""
-    quality, recall = [], []
-    for scenario in plan.schemas:
-        report = json.loads((out / scenario / "report" / "report.json").read_text())
-        quality += [_quality(report, stage, task) for stage in ("winners", "candidates") for task in report["tasks"]]
-        recall += _recall(report)
-    return {"quality": quality, "recall": recall}
-
-
-def _quality(report: dict[str, Any], stage: str, task: str) -> dict[str, Any]:
-    """One row: KL and AUC of the student against the teacher, and the AUC of both against labels where known."""
-    rows = {
-        (row["model"], row["against"]): row
-        for row in report["slices"]
-        if (row["stage"], row["slice"], row["head"]) == (stage, "all", task)
-    }
-    against_teacher = rows["student", "teacher"]
-    return {
-        "scenario": report["scenario"],
-        "slice": stage,
-        "head": task,
-        "rows": against_teacher["rows"],
-        "kl": against_teacher["kl"],
-        "auc_against_teacher": against_teacher["auc"],
-        "student_auc": rows.get(("student", "labels"), {}).get("auc"),
-        "teacher_auc": rows.get(("teacher", "labels"), {}).get("auc"),
-    }
-
-
-def _recall(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Recall of the heavy top among the survivors, one row for each order of ranking."""
-    found = report["recall"]
-    if found is None:
-        return []
-    at = found["survivors"].index(SURVIVORS)
-    orders: dict[str, dict[str, float]] = {}
-    for curve in found["curves"]:
-        orders.setdefault(curve["order"], {})[curve["ranking"].replace(" ", "_")] = curve["recall"][at]
-    context = {"scenario": report["scenario"], "requests": found["requests"], "pool_size": found["pool_size"]}
-    return [{**context, "order": order, **recalls} for order, recalls in orders.items()]
-
-
-def _print_summary(summary: dict[str, Any], out: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    titles = {
-        "quality": "Student against teacher, on days that neither was trained on",
-        "recall": f"Heavy top 10 within {SURVIVORS} survivors, ranked by whom",
-    }
-    for name, title in titles.items():
-        columns = list(dict.fromkeys(key for row in summary[name] for key in row))
-        table = Table(*columns, title=title, title_justify="left")
-        for row in summary[name]:
-            table.add_row(*(_cell(row.get(column)) for column in columns))
-        console.print(table)
-    table = Table("milliseconds, median", *next(iter(summary["latency_ms"].values())))
-    for name, stages in summary["latency_ms"].items():
-        table.add_row(name, *(_cell(value) for value in stages.values()))
-    console.print(table)
-    console.print(
-        f"{summary['seconds']:.0f} s in all. Reports: {out}/*/report/report.html; figures: {out}/summary.json",
-        soft_wrap=True,
-    )
-    console.print(f"Serve it: adsieve serve --store {out}/store", soft_wrap=True)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def _run(*command: str) -> None:
-    """Run one of our own commands in this process, after showing it."""
-    print(f"\n$ adsieve {shlex.join(command)}", flush=True)
-    app(list(command), standalone_mode=False)
-
-
-def _days(log: Path) -> tuple[datetime, int]:
-    """Midnight before the first request of a log, and the days that it spans."""
-    import pyarrow.compute as pc
-
-    times = _event_times(log)
-    first, last = pc.min(times).as_py(), pc.max(times).as_py()
-    midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)
-    return midnight, (last - midnight).days + 1
-
-
-def _event_times(log: Path) -> Any:
-    from contracts.records import open_dataset
-
-    return open_dataset(str(log / "requests")).to_table(["event_time"])["event_time"]
-
-
-def _clear(out: Path) -> None:
-    """Make an empty directory, removing an earlier demo but nothing else."""
-    if out.exists() and any(out.iterdir()):
-        if not (out / DEMO_MARK).exists():
-            raise InputError(f"--out {out}: holds something else than an earlier demo; choose another directory")
-        shutil.rmtree(out)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / DEMO_MARK).touch()
 
 
 if __name__ == "__main__":

@@ -226,7 +226,10 @@ def _remove_if_abandoned(stale: Path) -> None:
 
 
 def _finish(aside: Path) -> None:
+    # Some writers leave files that only their owner reads; another user's service must read what this job published.
+    mode = aside.stat().st_mode & 0o666
     for path in _files(aside):
+        path.chmod(mode)
         fsync(path)
     manifest = aside / MANIFEST
     (aside / READY).write_text((file_sha256(manifest) if manifest.is_file() else NO_MANIFEST) + "\n")

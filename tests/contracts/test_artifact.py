@@ -152,3 +152,11 @@ def test_write_bytes_replaces_whole(tmp_path: Path) -> None:
 def test_names_that_are_no_file_names_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="scenario: expected 1 to 80 ASCII letters"):
         check_name(name, "scenario")
+
+
+def test_files_are_as_readable_as_their_directory(tmp_path: Path) -> None:
+    with publishing(tmp_path / "made") as aside:
+        (aside / "weights").write_bytes(b"x")
+        (aside / "weights").chmod(0o600)
+    directory = (tmp_path / "made").stat().st_mode
+    assert (tmp_path / "made" / "weights").stat().st_mode & 0o777 == directory & 0o666
