@@ -236,29 +236,36 @@ def _recall(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _print_summary(summary: dict[str, Any], out: Path) -> None:
+    quality = {
+        "scenario": "scenario",
+        "slice": "ads",
+        "head": "head",
+        "kl": "KL",
+        "auc_against_teacher": "AUC on\nteacher",
+        "student_auc": "student\nAUC",
+        "teacher_auc": "teacher\nAUC",
+    }
+    _print_table("Student against teacher, on days that trained neither", quality, summary["quality"])
+    if summary["recall"]:
+        first = summary["recall"][0]
+        title = f"Heavy top 10 within {SURVIVORS} of {first['pool_size'][0]:,} ads, over {first['requests']} requests"
+        rankings = {"student": "student", "bid_only": "bid\nonly", "random": "random"}
+        _print_table(title, {"scenario": "scenario", "order": "order", **rankings}, summary["recall"])
+    rows = [{"request": name, **stages} for name, stages in summary["latency_ms"].items()]
+    _print_table("Median milliseconds in the server", {name: name.replace("_", "\n") for name in rows[0]}, rows)
+    print(f"{summary['seconds']:.0f} s in all. Reports: {out}/*/report/report.html  Figures: {out}/summary.json")
+    print(f"Serve it: adsieve serve --store {out}/store")
+
+
+def _print_table(title: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:
+    """A table of the columns named, by their headings."""
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    titles = {
-        "quality": "Student against teacher, on days that neither was trained on",
-        "recall": f"Heavy top 10 within {SURVIVORS} survivors, ranked by whom",
-    }
-    for name, title in titles.items():
-        columns = list(dict.fromkeys(key for row in summary[name] for key in row))
-        table = Table(*columns, title=title, title_justify="left")
-        for row in summary[name]:
-            table.add_row(*(_cell(row.get(column)) for column in columns))
-        console.print(table)
-    table = Table("milliseconds, median", *next(iter(summary["latency_ms"].values())))
-    for name, stages in summary["latency_ms"].items():
-        table.add_row(name, *(_cell(value) for value in stages.values()))
-    console.print(table)
-    console.print(
-        f"{summary['seconds']:.0f} s in all. Reports: {out}/*/report/report.html; figures: {out}/summary.json",
-        soft_wrap=True,
-    )
-    console.print(f"Serve it: adsieve serve --store {out}/store", soft_wrap=True)
+    table = Table(*columns.values(), title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*(_cell(row.get(name)) for name in columns))
+    Console().print(table)
 
 
 def _cell(value: object) -> str:
