@@ -6,11 +6,12 @@ import msgspec
 from msgspec import Meta
 
 from contracts.errors import ConfigError
+from contracts.ranges import Count, Rate, Seed, Weight
 from contracts.records import STAGES
-from modeling.loop_config import Count, LoopConfig, Rate, Seed
+from modeling.loop_config import LoopConfig
 from towers.config import TwoTowerConfig
 
-Weights = dict[str, Annotated[float, Meta(ge=0, le=1e6)]]
+Weights = dict[str, Weight]
 
 
 class DistillConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

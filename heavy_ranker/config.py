@@ -2,6 +2,7 @@
 
 import msgspec
 
+from contracts.ranges import Count, CountOrZero, Rate, Seed, ShareBelowOne
 from contracts.schema import Side
 from modeling.loop_config import LoopConfig
 
@@ -30,21 +31,21 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         head_dims: Hidden widths of each task's MLP.
     """
 
-    token_dim: int
-    query_tokens: int
-    ad_tokens: int
+    token_dim: Count
+    query_tokens: CountOrZero
+    ad_tokens: CountOrZero
     groups: SideGroups = {}
-    queries_per_sequence: int
-    query_hidden_dim: int
-    num_layers: int
-    num_heads: int
-    sequence_expansion: int
-    num_slices: int
-    mixer_expansion: int
-    shared_experts: int
-    task_experts: int
-    expert_dim: int
-    head_dims: tuple[int, ...]
+    queries_per_sequence: Count
+    query_hidden_dim: Count
+    num_layers: Count
+    num_heads: Count
+    sequence_expansion: Count
+    num_slices: Count
+    mixer_expansion: Count
+    shared_experts: Count
+    task_experts: CountOrZero
+    expert_dim: Count
+    head_dims: tuple[Count, ...]
 
 
 class HeavyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,8 +64,8 @@ class HeavyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     model: ModelConfig
     loop: LoopConfig
-    table_learning_rate: float
+    table_learning_rate: Rate
     fresh_tables: bool
-    batch_size: int
-    validation_share: float
-    seed: int
+    batch_size: Count
+    validation_share: ShareBelowOne
+    seed: Seed

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from contracts.artifact import file_sha256
+from contracts.artifact import file_lock, file_sha256
 from contracts.bundle import Bundle
 from contracts.errors import AdsieveError, InputError
 from contracts.parquet import readable, sound_batches
@@ -78,6 +78,14 @@ def score_log(
     """
     directory = out / "candidates"
     directory.mkdir(parents=True, exist_ok=True)
+    with file_lock(directory):  # two calls at once would write the same files; the second finds what the first wrote
+        return _score_missing(bundle, log, out, start, end, threads)
+
+
+def _score_missing(
+    bundle: Bundle, log: LogPaths, out: Path, start: datetime | None, end: datetime | None, threads: int
+) -> ScoreReport:
+    directory = out / "candidates"
     parts = _parts(log, directory, f"{bundle.manifest.version} from {start} to {end}")
     missing = [part for part in parts if not _is_done(part)]
     scored = 0

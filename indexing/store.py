@@ -91,7 +91,11 @@ class DirectoryStore:
 
     def scenarios(self) -> list[str]:
         """Names of the scenarios that have a release, sorted; a file whose name no scenario can have is none."""
-        return sorted(path.stem for path in (self.root / CURRENT).glob("*.json") if is_name(path.stem))
+        try:
+            names = os.listdir(self.root / CURRENT)
+        except FileNotFoundError:
+            return []
+        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json") and is_name(name[:-5]))
 
     def current(self, scenario: str) -> Release | None:
         """Return the release that serves ``scenario``, or None before the first.

@@ -1,17 +1,12 @@
 """How the training loop is configured, and what it expects of its batches."""
 
 from collections.abc import Iterator
-from typing import Annotated, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
-from msgspec import Meta
 
+from contracts.ranges import Count, Decay, Rate, Share
 from modeling.precision import Precision
-
-Count = Annotated[int, Meta(ge=1)]
-Rate = Annotated[float, Meta(gt=0, le=1e3)]
-Share = Annotated[float, Meta(ge=0, le=1)]
-Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class SizedBatch(Protocol):
@@ -54,10 +49,10 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     epochs: Count = 1
     learning_rate: Rate = 1e-3
-    weight_decay: Annotated[float, Meta(ge=0, le=1e3)] = 1e-5
+    weight_decay: Decay = 1e-5
     warmup_share: Share = 0.05
     final_factor: Share = 0.1
-    clip_norm: Annotated[float, Meta(gt=0)] | None = 1.0
+    clip_norm: Rate | None = 1.0
     precision: Precision = "fp32"
     validate_every: Count | None = None
     patience: Count | None = None

@@ -1,11 +1,14 @@
 """Commands of the service: ``adsieve serve`` and ``adsieve rank``."""
 
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 if TYPE_CHECKING:
+    import socket
+
     from service.api import RankResponse
     from service.settings import Settings
 
@@ -18,7 +21,9 @@ def serve(
     store: Store,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all interfaces.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 8000,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], typer.Option(case_sensitive=False, help="Least level shown.")
+    ] = "info",
 ) -> None:
     """Serve POST /rank over HTTP, following the releases of a store.
 
@@ -28,7 +33,7 @@ def serve(
     import logging
     import os
 
-    settings = load_settings(store)
+    settings, listener = load_settings(store), listening(host, port)
     # NumPy's BLAS reads this once, when it is first imported: below.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(settings.engine_threads))
     import faiss
@@ -38,7 +43,9 @@ def serve(
 
     faiss.omp_set_num_threads(settings.engine_threads)
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    uvicorn.run(create_app(settings), host=host, port=port, log_level=log_level.lower(), access_log=False)
+    config = uvicorn.Config(create_app(settings), host=host, port=port, log_level=log_level, access_log=False)
+    with listener, suppress(KeyboardInterrupt):  # raised again by the server once it is down
+        uvicorn.Server(config).run(sockets=[listener])
 
 
 def rank(
@@ -59,6 +66,26 @@ def rank(
         sys.stdout.write(encode_response(response).decode() + "\n")
     else:
         _print_table(response)
+
+
+def listening(host: str, port: int) -> "socket.socket":
+    """A socket that is bound before anything is loaded.
+
+    Raises:
+        InputError: Somebody else listens there, or the address is none of this machine.
+    """
+    import socket
+
+    from contracts.errors import InputError
+
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise InputError(f"--host {host} --port {port}: cannot listen there: {error.strerror}") from error
+    return listener
 
 
 def load_settings(store: Path) -> "Settings":

@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from service.api import MAX_TIMEOUT_MS
 
 Count = Annotated[int, Field(ge=1)]
+Threads = Annotated[int, Field(ge=1, le=256)]
 
 
 class Settings(BaseSettings):
@@ -65,9 +66,9 @@ class Settings(BaseSettings):
     unknown_features: Literal["warn", "refuse"] = "warn"
     missing_features: Literal["default", "warn", "refuse"] = "default"
 
-    rank_threads: Count = 2
-    engine_threads: Count = 2
-    retrieval_overfetch: Annotated[float, Field(ge=1)] = 4.0
-    poll_interval_s: Annotated[float, Field(gt=0)] = 1.0
-    failed_retry_s: Annotated[float, Field(ge=0)] = 30.0
+    rank_threads: Threads = 2
+    engine_threads: Threads = 2
+    retrieval_overfetch: Annotated[float, Field(ge=1, le=1_000)] = 4.0
+    poll_interval_s: Annotated[float, Field(gt=0, le=86_400)] = 1.0
+    failed_retry_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     admin_token: SecretStr | None = None

@@ -4,6 +4,9 @@ from typing import Literal
 
 import msgspec
 
+from contracts.errors import ConfigError
+from contracts.ranges import Count, CountOrZero, ShareBelowOne
+
 Arrangement = Literal["stacked", "parallel"]
 TowerSide = Literal["query", "ad"]
 
@@ -22,17 +25,24 @@ class TowerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         hidden_dims: Hidden layers of an expert's MLP.
         gate_hidden_dim: Hidden layer of a gate's MLP.
         dropout: Share of an expert's hidden units dropped while training.
+
+    Raises:
+        ConfigError: The rank is larger than the width.
     """
 
-    width: int
-    num_experts: int
-    full_rank_layers: int
-    low_rank_layers: int
-    rank: int
+    width: Count
+    num_experts: Count
+    full_rank_layers: CountOrZero
+    low_rank_layers: CountOrZero
+    rank: Count
     arrangement: Arrangement = "stacked"
-    hidden_dims: tuple[int, ...]
-    gate_hidden_dim: int
-    dropout: float = 0.0
+    hidden_dims: tuple[Count, ...]
+    gate_hidden_dim: Count
+    dropout: ShareBelowOne = 0.0
+
+    def __post_init__(self) -> None:
+        if self.low_rank_layers and not 1 <= self.rank <= self.width:
+            raise ConfigError(f"rank: expected 1 to the width {self.width}, got {self.rank}")
 
 
 class TwoTowerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,4 +56,4 @@ class TwoTowerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     query: TowerConfig
     pin: TowerConfig
-    head_dim: int
+    head_dim: Count

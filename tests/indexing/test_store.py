@@ -73,6 +73,9 @@ def test_releases_are_published_listed_and_rolled_back(parts: Path, tmp_path: Pa
     second = publish(store, parts, "other_")
     third = publish(store, parts, heavy=None)
     assert store.scenarios() == ["shopping"]
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):  # not taken for a store without releases
+        DirectoryStore(tmp_path / "file").scenarios()
     assert store.current("shopping") == third
     assert store.list("shopping") == [third, second, first]
     assert (first.previous, second.previous, third.previous) == (None, first.release_id, second.release_id)

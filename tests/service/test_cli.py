@@ -136,6 +136,16 @@ def test_a_store_without_a_release_is_wrong_usage(app, request_file, tmp_path):
         raise result.exception
 
 
+def test_an_address_that_is_taken_or_none_of_ours_is_wrong_usage():
+    with service.cli.listening("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"--port {port}: cannot listen there: Address already in use"):
+            service.cli.listening("127.0.0.1", port)
+    with pytest.raises(InputError, match=r"--host 192\.0\.2\.1 --port 0: cannot listen there: "):
+        service.cli.listening("192.0.2.1", 0)
+
+
 def test_policies_come_from_the_environment(app, request_file, world, monkeypatch):
     monkeypatch.setenv("ADSIEVE_SURVIVORS", "7")
     assert service.cli.load_settings(world.root).survivors == 7

@@ -12,7 +12,7 @@ from contracts.schema import FeatureSchema
 from modeling.tables import dense_parameters
 from towers import presets
 from towers.build import build_two_tower
-from towers.config import TwoTowerConfig
+from towers.config import TowerConfig, TwoTowerConfig
 from towers.two_tower import TwoTower
 
 
@@ -80,3 +80,10 @@ def test_presets_build_and_survive_json(schema: FeatureSchema, preset: Any, rows
     logits = model(rows.tensors("query"), rows.tensors("ad"), torch.tensor([0, 1]), torch.tensor([0, 1]))
     assert logits.shape == (2, 2)
     assert torch.isfinite(logits).all()
+
+
+def test_a_rank_above_the_width_is_refused() -> None:
+    with pytest.raises(ConfigError, match="rank: expected 1 to the width 4, got 5"):
+        TowerConfig(
+            width=4, num_experts=1, full_rank_layers=0, low_rank_layers=1, rank=5, hidden_dims=(), gate_hidden_dim=2
+        )
