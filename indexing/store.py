@@ -11,7 +11,7 @@ exclude each other by a lock on ``.lock``. What a killed publisher left is not p
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -104,13 +104,20 @@ class DirectoryStore:
             ArtifactError: The pointer or the release it names cannot be read.
         """
         pointer = self._pointer(scenario)
-        return None if pointer is None else self._release(scenario, pointer.release)
+        return None if pointer is None else self.release(scenario, pointer.release)
 
     def list(self, scenario: str) -> list[Release]:
-        """Return the current release and those that a rollback can reach, newest first."""
+        """Return the current release and those that a rollback can reach, newest first; errors as of ``current``."""
+        return [self.release(scenario, name) for name in self.names(scenario)]
+
+    def names(self, scenario: str) -> Sequence[str]:
+        """Return the ids of the releases that ``list`` reads, without reading them."""
         pointer = self._pointer(scenario)
-        names = [] if pointer is None else [pointer.release, *reversed(pointer.history)]
-        return [self._release(scenario, name) for name in names]
+        return () if pointer is None else (pointer.release, *reversed(pointer.history))
+
+    def release(self, scenario: str, name: str) -> Release:
+        """Return one release by its id; ArtifactError where it cannot be read."""
+        return _read(self.root / RELEASES / scenario / f"{name}.json", Release)
 
     def rollback(self, scenario: str) -> Release:
         """Verify the release before the current one and point to it again.
@@ -125,7 +132,7 @@ class DirectoryStore:
             pointer = self._pointer(scenario)
             if pointer is None or not pointer.history:
                 raise InputError(f"{self.root}: scenario {scenario!r} has no earlier release to roll back to")
-            release = self._release(scenario, pointer.history[-1])
+            release = self.release(scenario, pointer.history[-1])
             paths = self.paths(release)
             _verified(paths.two_tower, paths.heavy, paths.index)
             self._move(scenario, Pointer(release=release.release_id, history=pointer.history[:-1]))
@@ -200,9 +207,6 @@ class DirectoryStore:
     def _pointer(self, scenario: str) -> Pointer | None:
         path = self.root / CURRENT / f"{check_name(scenario, 'scenario')}.json"
         return _read(path, Pointer) if path.exists() else None
-
-    def _release(self, scenario: str, name: str) -> Release:
-        return _read(self.root / RELEASES / scenario / f"{name}.json", Release)
 
 
 @dataclass(frozen=True)

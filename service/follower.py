@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from contracts.release import Release
@@ -100,7 +101,7 @@ class Follower:
         except Exception as error:  # whatever is wrong with a release, what serves must go on serving
             self._fail(scenario, release_id, error)
             if scenario not in self._snapshot.releases:
-                self._fall_back(scenario, release_id)
+                self._fall_back(scenario)
 
     def _is_current(self, release: Release) -> bool:
         serving = self._snapshot.releases.get(release.scenario)
@@ -130,20 +131,20 @@ class Follower:
         self._telemetry.loaded(before, loaded, self._loaded_at[loaded.scenario])
         log.info("scenario %s is served by release %s", loaded.scenario, loaded.release.release_id)
 
-    def _fall_back(self, scenario: str, failed: str) -> None:
-        for release in self._older(scenario, failed):
+    def _fall_back(self, scenario: str) -> None:
+        for name in self._older(scenario):
             try:
-                self._serve(self._load(release))
+                self._serve(self._load(self._store.release(scenario, name)))
                 return
             except Exception as error:
-                log.error("release %s of %s is refused too: %s", release.release_id, scenario, error)
+                log.error("release %s of %s is refused too: %s", name, scenario, error)
 
-    def _older(self, scenario: str, failed: str) -> list[Release]:
+    def _older(self, scenario: str) -> Sequence[str]:
         try:
-            return [release for release in self._store.list(scenario) if release.release_id != failed]
+            return self._store.names(scenario)[1:]
         except Exception as error:
             log.error("releases of %s cannot be listed: %s", scenario, error)
-            return []
+            return ()
 
     def _fail(self, scenario: str, release_id: str, error: Exception) -> None:
         log.error("release %s of %s is refused: %s", release_id or "?", scenario or "the store", error)

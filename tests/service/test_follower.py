@@ -117,6 +117,16 @@ def test_an_unreadable_pointer_stops_neither_its_own_scenario_nor_others(followe
     assert follower.is_ready
 
 
+def test_an_unreadable_record_of_the_newest_release_leaves_the_older_ones(follower, own_world):
+    older = own_world.store.current("shopping")
+    newest = own_world.publish("shopping", 1)
+    (own_world.root / "releases" / "shopping" / f"{newest.release_id}.json").write_text("{")
+    follower.poll()
+    assert "not readable as Release" in follower.failures["shopping"].error
+    assert follower.snapshot.releases["shopping"].release == older
+    assert follower.is_ready
+
+
 def test_a_request_keeps_the_snapshot_it_began_with(follower, own_world):
     follower.poll()
     before = follower.snapshot
