@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from contracts.errors import ConfigError
-from contracts.ranges import Count, Rate, Seed, Weight
+from contracts.ranges import Count, Rate, Seed, ShareBelowOne, Weight
 from contracts.records import STAGES
 from modeling.loop_config import LoopConfig
 from towers.config import TwoTowerConfig
@@ -30,8 +30,7 @@ class DistillConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         seed: Of initial weights and order.
 
     Raises:
-        ConfigError: A stage does not exist, or the share is out of range. A file or options are held to the other
-            ranges too.
+        ConfigError: A stage does not exist. A file or options are held to the ranges too.
     """
 
     towers: TwoTowerConfig
@@ -42,12 +41,10 @@ class DistillConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     stage_weights: Weights = {}
     propensity_weights: bool = False
     max_propensity_weight: Annotated[float, Meta(ge=1, le=1e9)] = 100.0
-    validation_share: float
+    validation_share: ShareBelowOne
     seed: Seed
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.stage_weights) - set(STAGES))
         if unknown:
             raise ConfigError(f"stage_weights: expected some of {', '.join(STAGES)}, got {unknown[0]!r}")
-        if not 0.0 <= self.validation_share < 1.0:
-            raise ConfigError(f"validation_share: expected a number in [0, 1), got {self.validation_share}")

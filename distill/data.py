@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from contracts.errors import ConfigError, LogError
+from contracts.errors import LogError
 from contracts.records import STAGES, LogPaths
 from contracts.schema import FeatureSchema
 from distill.config import DistillConfig
@@ -46,24 +46,6 @@ def read_scored(
             "--until"
         )
     return examples
-
-
-def split_by_time(examples: Examples, validation_share: float) -> tuple[Examples, Examples | None]:
-    """Earlier pairs for training, the last share of them for validation; a request is never divided.
-
-    Args:
-        validation_share: In [0, 1); 0 keeps all for training.
-
-    Raises:
-        ConfigError: The share leaves one of the parts empty.
-    """
-    if validation_share == 0.0:
-        return examples, None
-    times = np.asarray(examples.event_time)[examples.request_row]
-    later = times >= np.quantile(times, 1.0 - validation_share, method="lower")
-    if later.all() or not later.any():
-        raise ConfigError(f"validation_share: {validation_share} of {len(times):,} pairs leaves one part empty")
-    return examples.select(np.flatnonzero(~later)), examples.select(np.flatnonzero(later))
 
 
 def pair_weights(examples: Examples, config: DistillConfig) -> np.ndarray:

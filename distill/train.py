@@ -19,13 +19,14 @@ from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
 from distill.batches import DayBatches
 from distill.config import DistillConfig
-from distill.data import pair_weights, read_scored, split_by_time
+from distill.data import pair_weights, read_scored
 from distill.loss import bernoulli_kl, distillation_loss, weighted_mean
 from distill.run import Run, RunSummary, build_student
 from modeling.batches import Batch, ordered_batches
 from modeling.examples import Examples
 from modeling.loop import TrainResult, mean_loss, train
 from modeling.run import EXAMPLES, begin_run, finish_run
+from modeling.split import split_by_time
 from modeling.weights import model_weights
 from towers.two_tower import TwoTower
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
 from heavy_ranker.config import HeavyConfig
-from heavy_ranker.data import read_impressions, split_by_time
+from heavy_ranker.data import read_impressions
 from heavy_ranker.evaluate import predict, task_metrics
 from heavy_ranker.loss import impression_loss
 from heavy_ranker.model import HeavyModel
@@ -21,6 +21,7 @@ from modeling.batches import Batch, ShuffledBatches, ordered_batches
 from modeling.examples import Examples
 from modeling.loop import TrainResult, mean_loss, train
 from modeling.run import EXAMPLES, begin_run, finish_run
+from modeling.split import split_by_time
 from modeling.tables import dense_parameters
 from modeling.weights import model_weights
 

@@ -114,7 +114,7 @@ def test_options_change_single_values() -> None:
 
 
 def test_an_impossible_option_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"validation_share: expected a number in \[0, 1\), got 1.5"):
+    with pytest.raises(ConfigError, match=r"options: validation_share: expected float < 1.0, got 1.5"):
         choose_config("standard", None, "standard", {"validation_share": 1.5})
 
 

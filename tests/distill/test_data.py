@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.errors import ConfigError, LogError
+from contracts.errors import LogError
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
 from distill.batches import DayBatches
 from distill.config import DistillConfig
-from distill.data import pair_weights, read_scored, split_by_time
+from distill.data import pair_weights, read_scored
 from modeling.examples import Examples
 
 DAY_US = 86_400_000_000
@@ -58,28 +58,6 @@ def test_weights_of_nothing_are_refused(examples: Examples, config: DistillConfi
     nothing = dict.fromkeys(("eligible", "candidate", "winner"), 0.0)
     with pytest.raises(LogError, match="every pair weighs 0; see sample_weight and stage_weights"):
         pair_weights(examples, _changed(config, stage_weights=nothing))
-
-
-def test_split_is_by_time_and_keeps_requests_whole(examples: Examples) -> None:
-    training, validation = split_by_time(examples, 0.3)
-    assert validation is not None
-    assert len(training) + len(validation) == len(examples)
-    latest = examples.event_time[training.request_row].max()
-    assert latest < examples.event_time[validation.request_row].min()
-    assert not set(training.request_row.tolist()) & set(validation.request_row.tolist())
-    assert abs(len(validation) / len(examples) - 0.3) < 0.1
-
-
-def test_no_validation_share_trains_on_all(examples: Examples) -> None:
-    training, validation = split_by_time(examples, 0.0)
-    assert training is examples
-    assert validation is None
-
-
-def test_a_share_that_leaves_nothing_is_refused(examples: Examples) -> None:
-    one_request = examples.select(np.flatnonzero(examples.request_row == examples.request_row[0]))
-    with pytest.raises(ConfigError, match="validation_share: 0.5 of 12 pairs leaves one part empty"):
-        split_by_time(one_request, 0.5)
 
 
 def _epoch(batches: DayBatches, epoch: int, start: int = 0) -> list[np.ndarray]:

@@ -3,7 +3,8 @@ import pytest
 
 from contracts.errors import ConfigError
 from contracts.records import STAGES
-from heavy_ranker.data import read_impressions, split_by_time
+from heavy_ranker.data import read_impressions
+from modeling.split import split_by_time
 
 
 @pytest.fixture(scope="module")
@@ -45,5 +46,5 @@ def test_share_out_of_range_is_refused(impressions, share):
 
 def test_a_share_that_leaves_nothing_is_refused(impressions):
     one_request = impressions.select(np.flatnonzero(np.asarray(impressions.request_row) == 0))
-    with pytest.raises(ConfigError, match="leaves nothing on one side of the cut"):
+    with pytest.raises(ConfigError, match="validation_share: 0.5 of 3 pairs leaves one part empty"):
         split_by_time(one_request, 0.5)

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from contracts.errors import ConfigError, InputError, MismatchError
-from heavy_ranker.data import read_impressions, split_by_time
+from heavy_ranker.data import read_impressions
 from heavy_ranker.evaluate import evaluate_run, predict, task_metrics
 from heavy_ranker.loss import impression_loss
 from heavy_ranker.run import build_model, load_run
 from heavy_ranker.train import batch_loss, fit, train_heavy
 from modeling.batches import gather
+from modeling.split import split_by_time
 from modeling.weights import model_weights
 
 
