@@ -24,6 +24,12 @@ WRONG_PATH = frozenset(
 )
 """What the system says of a path that cannot be used as asked; the rest, such as a full disk, is work that failed."""
 
+TRAINING_LIBRARIES = frozenset({"torch", "torchrec", "fbgemm_gpu", "onnx", "onnxscript", "jinja2"})
+INSTALL_TRAINING = (
+    "serving does without, training does not: pip install -r requirements/train.txt, "
+    "then pip install --no-deps -r requirements/torchrec.txt"
+)
+
 app = typer.Typer(
     name="adsieve",
     help="The lightweight ranking stage of an ads pipeline: train, distil, index and serve it.",
@@ -73,6 +79,11 @@ def main() -> None:
     except OSError as error:
         print(f"error: {_system_fault(error)}", file=sys.stderr)
         sys.exit(InputError.exit_code if error.errno in WRONG_PATH else AdsieveError.exit_code)
+    except ModuleNotFoundError as error:
+        if error.name not in TRAINING_LIBRARIES:
+            raise
+        print(f"error: this command needs {error.name}; {INSTALL_TRAINING}", file=sys.stderr)
+        sys.exit(AdsieveError.exit_code)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)

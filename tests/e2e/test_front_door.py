@@ -1,6 +1,7 @@
 """What goes wrong outside of adsieve, such as a path that cannot be used, is one line and an exit code too."""
 
 import errno
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,16 @@ def test_a_rollback_makes_no_store(
     assert run(monkeypatch, "index", "rollback", "--scenario", "shopping", "--store", tmp_path / "absent") == 2
     assert "absent: no store here" in capsys.readouterr().err
     assert not (tmp_path / "absent").exists()
+
+
+def test_a_machine_that_only_serves_says_how_to_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # what Python does where a module is not there
+    for name in [name for name in sys.modules if name.startswith(("heavy_ranker.train", "modeling."))]:
+        monkeypatch.delitem(sys.modules, name)
+    options = ("--logs", tmp_path, "--schema", tmp_path / "s.yaml", "--out", tmp_path / "run")
+    assert run(monkeypatch, "heavy", "train", *options) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("error: this command needs torch")
+    assert "pip install -r requirements/train.txt" in message
