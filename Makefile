@@ -11,7 +11,7 @@ TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 .PHONY: help demo test check bench test-slow test-gpu bench-gpu clean
 
 help:
-	@echo "make demo       simulate, train, distil, index, serve, rank, report (about 4 minutes on 2 cores)"
+	@echo "make demo       simulate, train, distil, index, serve, rank, report (about 2 minutes on 2 cores, once installed)"
 	@echo "make test       the test suite"
 	@echo "make check      format, lint, types, import layers"
 	@echo "make test-slow  long kill, fuzz and quality runs"

@@ -4,6 +4,7 @@ Each package brings its commands in its own ``cli.py``; those files import only 
 """
 
 import errno
+import importlib.metadata
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -32,7 +33,6 @@ INSTALL_TRAINING = (
 
 app = typer.Typer(
     name="adsieve",
-    help="The lightweight ranking stage of an ads pipeline: train, distil, index and serve it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -69,10 +69,25 @@ def demo(
     run_demo(lambda command: app(command, standalone_mode=False), out=out, preset=preset, kuairand=kuairand)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"adsieve {importlib.metadata.version('adsieve')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """The lightweight ranking stage of an ads pipeline: train, distil, index and serve it."""
+
+
 def main() -> None:
     """Run the command line; known errors become one line on standard error and their exit code."""
     try:
-        app()
+        app(prog_name="adsieve")
     except AdsieveError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -245,7 +245,7 @@ def _print_summary(summary: dict[str, Any], out: Path) -> None:
         "student_auc": "student\nAUC",
         "teacher_auc": "teacher\nAUC",
     }
-    _print_table("Student against teacher, on days that trained neither", quality, summary["quality"])
+    _print_table("Student against teacher, on a day that trained neither model", quality, summary["quality"])
     if summary["recall"]:
         first = summary["recall"][0]
         title = f"Heavy top 10 within {SURVIVORS} of {first['pool_size'][0]:,} ads, over {first['requests']} requests"
@@ -254,7 +254,8 @@ def _print_summary(summary: dict[str, Any], out: Path) -> None:
     rows = [{"request": name, **stages} for name, stages in summary["latency_ms"].items()]
     _print_table("Median milliseconds in the server", {name: name.replace("_", "\n") for name in rows[0]}, rows)
     print(f"{summary['seconds']:.0f} s in all. Reports: {out}/*/report/report.html  Figures: {out}/summary.json")
-    print(f"Serve it: adsieve serve --store {out}/store")
+    called = sys.argv[0] if Path(sys.argv[0]).name == "adsieve" else "adsieve"
+    print(f"Serve it: {called} serve --store {out}/store")
 
 
 def _print_table(title: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:

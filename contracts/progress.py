@@ -61,6 +61,7 @@ class _PlainLines:
         self._console, self._title, self._total, self._unit = console, title, total, unit
         self._done, self._note = 0, ""
         self._start = self._last = time.monotonic()
+        self._printed: int | None = None
 
     def advance(self, amount: int, *, note: str = "") -> None:
         self._done += amount
@@ -70,9 +71,11 @@ class _PlainLines:
             self._print()
 
     def finish(self) -> None:
-        self._print()
+        if self._printed != self._done:
+            self._print()
 
     def _print(self) -> None:
+        self._printed = self._done
         elapsed = time.monotonic() - self._start
         of_total = f" of {self._total:,}" if self._total is not None else ""
         note = f", {self._note}" if self._note else ""

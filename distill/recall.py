@@ -149,8 +149,8 @@ def _rankings(pairs: ScoredPairs, rows: np.ndarray) -> Iterator[_Ranking]:
     bid = np.where(np.isnan(bid), np.nanmedian(bid), bid)
     utility = bid * _paid_for(heavy, pairs.pays_for[rows])
     yield _Ranking(UTILITY, STUDENT, utility, bid * _paid_for(light, pairs.pays_for[rows]))
-    yield _Ranking(UTILITY, BID_ONLY, utility, bid)
     yield _Ranking(UTILITY, RANDOM, utility, random)
+    yield _Ranking(UTILITY, BID_ONLY, utility, bid)
 
 
 def _paid_for(probabilities: np.ndarray, pays_for: np.ndarray) -> np.ndarray:

@@ -139,13 +139,14 @@ def _print_table(response: "RankResponse") -> None:
     from rich.table import Table
 
     ads, table = response.ads, Table(title=f"request {response.request_id}")
-    columns = {f"light {task}": values for task, values in ads.light.items()}
-    columns |= {f"heavy {task}": values for task, values in (ads.heavy or {}).items()}
+    columns = {f"light\n{task}": values for task, values in ads.light.items()}
+    columns |= {f"heavy\n{task}": values for task, values in (ads.heavy or {}).items()}
     for name in ("#", "ad", "scenario", "utility", *columns):
-        table.add_column(name, justify="left" if name in ("ad", "scenario") else "right")
+        text = name in ("ad", "scenario")
+        table.add_column(name, justify="left" if text else "right", no_wrap=text or name == "utility", overflow="fold")
     for place, (ad_id, scenario, utility) in enumerate(zip(ads.ids, ads.scenarios, ads.utilities, strict=True)):
-        values = ["" if column[place] is None else f"{column[place]:.4f}" for column in columns.values()]
-        table.add_row(str(place + 1), ad_id, scenario, f"{utility:.5g}", *values)
+        values = ["" if column[place] is None else f"{column[place]:.3f}" for column in columns.values()]
+        table.add_row(str(place + 1), ad_id, scenario, f"{utility:.4f}", *values)
     console = Console()
     console.print(table)
     dropped = {reason: len(ids) for reason, ids in msgspec.to_builtins(response.dropped).items() if ids}

@@ -6,12 +6,14 @@ import sys
 import pytest
 
 PROGRAM = """
-import resource, numpy as np
+import resource
 from modeling.memory import keep_freed_memory
 made = keep_freed_memory() if {keep} else True
+b"x" * 32_000_000
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):
-    np.ones(4_000_000)
-print(int(made), resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    b"x" * 32_000_000
+print(int(made), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
@@ -24,4 +26,5 @@ def test_a_block_that_comes_back_is_not_zeroed_again() -> None:
         made, faults = subprocess.run(program, capture_output=True, check=True, text=True).stdout.split()
         assert made == "1"
         counts.append(int(faults))
-    assert counts[1] < counts[0]
+    given_back, kept = counts  # page faults of blocks that were all there before
+    assert kept < given_back / 2
