@@ -12,9 +12,7 @@ convert = typer.Typer(name="convert", help="Turn a public dataset into a log.", 
 schema = typer.Typer(name="schema", help="Fit and show feature schemas.", no_args_is_help=True)
 
 
-Logs = Annotated[
-    Path, typer.Option("--logs", "--log", help="Log directory with requests/, candidates/ and ads/ in Parquet.")
-]
+Logs = Annotated[Path, typer.Option("--logs", help="Log directory with requests/, candidates/ and ads/ in Parquet.")]
 SchemaName = Annotated[
     str, typer.Argument(metavar="SCHEMA", help="Schema file, or a name that comes with adsieve: simulated_heavy, ...")
 ]

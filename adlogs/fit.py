@@ -100,7 +100,7 @@ def _batches(
     for side in SIDES:
         if not columns[side]:
             continue
-        for table in _rows(paths[side], side, columns[side], before, title=f"Fitting {_DATASETS[side]}"):
+        for table in _rows(paths[side], side, columns[side], before, title=f"Reading {_DATASETS[side]}"):
             yield {side: table if side != "pair" or requests is None else _of_requests(table, requests)}
 
 

@@ -18,7 +18,7 @@ app = typer.Typer(
 )
 
 
-Logs = Annotated[Path, typer.Option("--logs", "--log", help="Log directory with requests/ and ads/.")]
+Logs = Annotated[Path, typer.Option("--logs", help="Log directory with requests/ and ads/.")]
 Candidates = Annotated[
     Path | None,
     typer.Option(help="Scored candidates, as `adsieve heavy score` writes them; by default candidates/ of the log."),

@@ -63,10 +63,6 @@ def render_html(evaluation: Evaluation) -> str:
 def headline(evaluation: Evaluation) -> dict[str, float]:
     """The figures that a launch is decided by, by what they are called; NaN where the log could not give one."""
     figures = {}
-    for task in evaluation.tasks:
-        for stage in STAGE_SLICES:
-            found = evaluation.metrics(stage, task)
-            figures[f"KL on {stage}, {task}"] = found.kl if found else math.nan
     recall = evaluation.recall
     if recall is not None:
         suffix = f"heavy top {recall.top_k} within {HEADLINE_SURVIVORS}"
@@ -74,6 +70,10 @@ def headline(evaluation: Evaluation) -> dict[str, float]:
             order = f"{EQUAL_BIDS}, {task}"
             figures[f"{suffix}, {order}"] = recall.at(order, STUDENT, HEADLINE_SURVIVORS)
         figures[f"{suffix}, {UTILITY}"] = recall.at(UTILITY, STUDENT, HEADLINE_SURVIVORS)
+    for task in evaluation.tasks:
+        for stage in STAGE_SLICES:
+            found = evaluation.metrics(stage, task)
+            figures[f"KL on {stage}, {task}"] = found.kl if found else math.nan
     return figures
 
 

@@ -19,9 +19,7 @@ app = typer.Typer(
 
 Log = Annotated[
     Path,
-    typer.Option(
-        "--logs", "--log", help="Log directory with requests/, candidates/ and ads/ (truth/ where simulated)."
-    ),
+    typer.Option("--logs", help="Log directory with requests/, candidates/ and ads/ (truth/ where simulated)."),
 ]
 
 
@@ -144,6 +142,9 @@ def score(
     report = score_log(sealed, LogPaths.under(log), out, start=start, end=end, threads=threads)
     if json:
         print_json(asdict(report))
+        return
+    if not report.parts_written:
+        print(f"{report.teacher_version}: nothing to score, all {report.parts_kept} parts are in {out / 'candidates'}")
         return
     print(
         f"{report.teacher_version}: scored {report.rows_scored:,} of {report.rows:,} rows into {out / 'candidates'}; "

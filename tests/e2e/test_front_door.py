@@ -61,7 +61,7 @@ def test_the_system_is_quoted_with_the_path(
     [
         (("index", "build", "--ads", "ads", "--two-tower", "absent", "--out", "out"), "--two-tower"),
         (("index", "publish", "--two-tower", ".", "--index", "absent"), "--index"),
-        (("heavy", "score", "--log", "log", "--bundle", "absent", "--out", "out"), "--bundle"),
+        (("heavy", "score", "--logs", "log", "--bundle", "absent", "--out", "out"), "--bundle"),
         (("distill", "evaluate", "--logs", "log", "--bundle", "absent", "--out", "out"), "--bundle"),
     ],
 )

@@ -38,14 +38,14 @@ def config_file(config, tmp_path):
 def test_train_then_evaluate(invoke, schema, config_file, log_directory, tmp_path):
     save_schema(schema, tmp_path / "schema.yaml")
     options = ("--schema", tmp_path / "schema.yaml", "--config", config_file, "--epochs", 1, "--until", "2026-03-15")
-    trained = invoke("train", "--log", log_directory, "--out", tmp_path / "run", *options, "--json")
+    trained = invoke("train", "--logs", log_directory, "--out", tmp_path / "run", *options, "--json")
     found = json.loads(trained.stdout)
     assert found["watermark"] == "2026-03-14T23:00:00+00:00"
     assert found["validation"]["click"]["rows"] + found["impressions"] == 14 * 24 * 3
 
     window = ("--from", "2026-03-15", "--until", "2026-03-16T00:00:00+00:00")
     evaluated = invoke(
-        "evaluate", "--log", log_directory, "--run", tmp_path / "run", *window, "--out", tmp_path / "e.json"
+        "evaluate", "--logs", log_directory, "--run", tmp_path / "run", *window, "--out", tmp_path / "e.json"
     )
     saved = json.loads((tmp_path / "e.json").read_text())
     assert saved["rows"] == 24 * 3
@@ -54,7 +54,7 @@ def test_train_then_evaluate(invoke, schema, config_file, log_directory, tmp_pat
 
 
 def test_score_with_a_sealed_bundle(invoke, bundle, log_directory, tmp_path):
-    result = invoke("score", "--log", log_directory, "--bundle", bundle.path, "--out", tmp_path, "--json")
+    result = invoke("score", "--logs", log_directory, "--bundle", bundle.path, "--out", tmp_path, "--json")
     assert json.loads(result.stdout) == {
         "teacher_version": bundle.manifest.version,
         "parts_written": 3,
