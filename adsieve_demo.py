@@ -28,9 +28,9 @@ Command = Callable[[list[str]], object]
 def run_demo(command: Command, *, out: Path, preset: str, kuairand: Path | None) -> None:
     """Run every step, print its command, and end with the figures, which stay in ``out/summary.json``."""
     began = time.monotonic()
-    _clear(out)
     steps = _Steps(command)
-    plan = _kuairand_plan(steps, kuairand, out / "log") if kuairand else _simulated_plan(steps, preset, out / "log")
+    with _replacing(out):
+        plan = _kuairand_plan(steps, kuairand, out / "log") if kuairand else _simulated_plan(steps, preset, out / "log")
     _teach(steps, plan, out)
     for scenario, schema in plan.schemas.items():
         _distil(steps, plan, scenario, schema, out)
@@ -291,11 +291,22 @@ def _event_times(log: Path) -> Any:
     return open_dataset(str(log / "requests")).to_table(["event_time"])["event_time"]
 
 
-def _clear(out: Path) -> None:
-    """Make an empty directory, removing an earlier demo but nothing else."""
+@contextmanager
+def _replacing(out: Path) -> Iterator[None]:
+    """An empty directory in place of an earlier demo, which comes back where the block fails."""
+    earlier = out.with_name(f".{out.name}.earlier")
     if out.exists() and any(out.iterdir()):
         if not (out / DEMO_MARK).exists():
             raise InputError(f"--out {out}: holds something else than an earlier demo; choose another directory")
-        shutil.rmtree(out)
+        shutil.rmtree(earlier, ignore_errors=True)
+        out.rename(earlier)
     out.mkdir(parents=True, exist_ok=True)
     (out / DEMO_MARK).touch()
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(out)
+        if earlier.exists():
+            earlier.rename(out)
+        raise
+    shutil.rmtree(earlier, ignore_errors=True)

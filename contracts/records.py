@@ -234,14 +234,6 @@ class AdsTimeline:
         valid = (found >= 0) & (last >= start)
         return np.where(valid, self._rows[last] if len(self._rows) else -1, -1).astype(np.int32)
 
-    def latest_at(self, time: int | None) -> np.ndarray:
-        """Return the newest row of each ad as of ``time`` (microseconds UTC; None: of all time), ascending, int32."""
-        codes = np.arange(len(self._bounds) - 1)
-        if time is None:
-            return np.sort(self._rows[self._bounds[1:] - 1])
-        last = self._last_not_after(codes, np.full(len(codes), time))
-        return np.sort(self._rows[last[last >= self._bounds[:-1]]])
-
     def _last_not_after(self, codes: np.ndarray, times: np.ndarray) -> np.ndarray:
         """Return the last position of each code's run whose time is not after, or the one before the run. Bisection."""
         low, high = self._bounds[codes], self._bounds[codes + 1]

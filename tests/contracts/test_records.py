@@ -110,9 +110,6 @@ def test_the_as_of_join_equals_its_definition() -> None:
     expected = [plain_row_at(ids, valid_from, ad_id, time) for ad_id, time in zip(asked, moments, strict=True)]
     assert timeline.rows_at(pa.array(asked).dictionary_encode(), moments).tolist() == expected
     assert -1 in expected
-    for time in (-1, 0, 50, 99, None):
-        rows = {plain_row_at(ids, valid_from, ad_id, 1000 if time is None else time) for ad_id in ids} - {-1}
-        assert timeline.latest_at(time).tolist() == sorted(rows)
 
 
 def test_an_empty_timeline_knows_no_ad() -> None:
@@ -120,7 +117,6 @@ def test_an_empty_timeline_knows_no_ad() -> None:
         ads([], []).cast(pa.schema([("ad_id", pa.string()), ("valid_from", pa.timestamp("us", "UTC"))]))
     )
     assert timeline.rows_at(pa.array(["a"]), np.array([1])).tolist() == [-1]
-    assert timeline.latest_at(None).tolist() == []
     full = AdsTimeline(ads(["a"], [1]))
     assert full.rows_at(pa.array([], pa.string()), np.zeros(0, np.int64)).tolist() == []
 

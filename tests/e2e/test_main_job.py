@@ -63,6 +63,17 @@ def test_a_demo_never_replaces_what_it_did_not_make(tmp_path: Path) -> None:
     assert (tmp_path / "precious.txt").read_text() == "kept"
 
 
+def test_a_demo_that_cannot_begin_leaves_the_earlier_one(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    out.mkdir()
+    (out / ".adsieve-demo").touch()
+    (out / "summary.json").write_text("kept")
+    done = adsieve("demo", "--kuairand", str(tmp_path / "nowhere"), "--out", str(out))
+    assert done.returncode == 2
+    assert (out / "summary.json").read_text() == "kept"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo"]
+
+
 def test_the_simulated_log_is_valid(made: Path) -> None:
     done = adsieve("validate", str(made / "log"), "--schema", str(made / "heavy.yaml"))
     assert done.returncode == 0, done.stdout
