@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from contracts.console import From, Json, Until, print_json
+from heavy_ranker.cli_options import Log
+from heavy_ranker.cli_score import score
 
 if TYPE_CHECKING:
     from heavy_ranker.config import HeavyConfig
@@ -15,12 +17,6 @@ app = typer.Typer(
     help="The heavy ranker: train the teacher, judge it, seal it, let it score a log.",
     no_args_is_help=True,
 )
-
-
-Log = Annotated[
-    Path,
-    typer.Option("--logs", help="Log directory with requests/, candidates/ and ads/ (truth/ where simulated)."),
-]
 
 
 @app.command()
@@ -119,37 +115,7 @@ def export(
         print(f"sealed {bundle.manifest.version} at {out}")
 
 
-@app.command()
-def score(
-    log: Log,
-    bundle: Annotated[Path, typer.Option(exists=True, file_okay=False, help="Sealed heavy bundle.")],
-    out: Annotated[
-        Path, typer.Option(help="Directory for the scored candidates. Called again, it adds missing parts.")
-    ],
-    start: From = None,
-    end: Until = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of the graphs.")] = 2,
-    json: Json = False,
-) -> None:
-    """Write a copy of the log's candidates with the teacher's logits, for distillation."""
-    from dataclasses import asdict
-
-    from contracts.bundle import open_bundle
-    from contracts.records import LogPaths
-    from heavy_ranker.score import score_log
-
-    sealed = open_bundle(bundle, kind="heavy")
-    report = score_log(sealed, LogPaths.under(log), out, start=start, end=end, threads=threads)
-    if json:
-        print_json(asdict(report))
-        return
-    if not report.parts_written:
-        print(f"{report.teacher_version}: nothing to score, all {report.parts_kept} parts are in {out / 'candidates'}")
-        return
-    print(
-        f"{report.teacher_version}: scored {report.rows_scored:,} of {report.rows:,} rows into {out / 'candidates'}; "
-        f"{report.parts_written} parts written, {report.parts_kept} kept"
-    )
+app.command()(score)
 
 
 def choose_config(preset: str, path: Path | None, changes: dict[str, Any]) -> "HeavyConfig":
