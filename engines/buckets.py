@@ -1,0 +1,193 @@
+"""Shape buckets: a graph meets a few sizes only, whatever sizes arrive.
+
+Engines that build, tune or record for a shape (TensorRT, CUDA graphs, OpenVINO's caches) then do so once a bucket,
+before the service is ready. A dimension has a name, such as ``rows``, wherever it occurs; arrays are padded up to the
+bucket that holds them, and results cut back.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from contracts.errors import MismatchError
+from engines.protocol import Engine
+
+Dim = str | tuple[str, ...]
+"""A named dimension, or several that lie flattened in one axis, outermost first: ``("requests", "ads")``."""
+Axes = Mapping[str, Mapping[int, Dim]]
+"""Array name to the dimension that each of its axes holds; axes that never vary are left out."""
+
+
+def bucket_for(size: int, buckets: Sequence[int]) -> int:
+    """The smallest of the ascending ``buckets`` that holds ``size``; ``size`` itself if it is 0 or above all of them.
+
+    Example:
+        >>> [bucket_for(size, (64, 128)) for size in (0, 1, 64, 65, 200)]
+        [0, 64, 64, 128, 200]
+    """
+    position = bisect_left(buckets, size)
+    return buckets[position] if size > 0 and position < len(buckets) else size
+
+
+def pad(array: np.ndarray, axis: int, size: int, *, repeat: bool) -> np.ndarray:
+    """``array`` with ``axis`` grown to ``size``: by copies of its first slice, or by zeros.
+
+    Rows are repeated, since a row of zeros may be one that no model has met (an index, a division); events are zeros,
+    which their mask, padded the same way, rules out.
+
+    Example:
+        >>> pad(np.array([[1, 2]]), 1, 4, repeat=False)
+        array([[1, 2, 0, 0]])
+    """
+    missing = size - array.shape[axis]
+    if missing <= 0:
+        return array
+    padded = np.empty((*array.shape[:axis], size, *array.shape[axis + 1 :]), array.dtype)
+    before = (slice(None),) * axis
+    padded[(*before, slice(0, -missing))] = array
+    padded[(*before, slice(-missing, None))] = array[(*before, slice(0, 1))] if repeat else 0
+    return padded
+
+
+def used_length(mask: np.ndarray) -> int:
+    """Length of the longest history of a mask [R, L] whose events come first; at least 1, so that no axis is empty.
+
+    Example:
+        >>> used_length(np.array([[1, 1, 0, 0], [1, 0, 0, 0]], bool))
+        2
+    """
+    used = np.flatnonzero(mask.any(axis=0))
+    return int(used[-1]) + 1 if len(used) else 1
+
+
+class BucketedEngine:
+    """An engine whose inputs are padded to shape buckets and whose outputs are cut back.
+
+    Equal to the engine itself wherever rows do not read one another and masks rule padding out. A size above the
+    largest bucket, and no rows at all, go through as they are.
+
+    Args:
+        engine: Runs the graph.
+        inputs: Dimensions of each input that varies.
+        outputs: Dimensions of each output that varies.
+        buckets: Ascending sizes of each dimension. One that is absent here is not padded.
+        zeros: Dimensions padded with zeros, which a mask of the graph rules out; the others repeat their first slice.
+
+    Raises:
+        ValueError: Buckets are not positive and ascending.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> seen = []
+        >>> doubler = SimpleNamespace(name="doubler", run=lambda x: seen.append(x["x"].shape) or {"y": 2 * x["x"]})
+        >>> engine = BucketedEngine(
+        ...     doubler, inputs={"x": {0: "rows"}}, outputs={"y": {0: "rows"}}, buckets={"rows": (4, 8)}
+        ... )
+        >>> engine.run({"x": np.arange(3)})["y"], seen
+        (array([0, 2, 4]), [(4,)])
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        inputs: Axes,
+        outputs: Axes,
+        buckets: Mapping[str, Sequence[int]],
+        zeros: Sequence[str] = (),
+    ) -> None:
+        for dim, sizes in buckets.items():
+            if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
+                raise ValueError(f"buckets of {dim} must be positive and ascending, got {list(sizes)}")
+        self.name = engine.name
+        self._engine = engine
+        self._inputs, self._outputs = inputs, outputs
+        self._buckets = {dim: tuple(sizes) for dim, sizes in buckets.items()}
+        self._zeros = frozenset(zeros)
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return every output by name, in the sizes of ``inputs``.
+
+        Raises:
+            MismatchError: Inputs disagree about the size of a dimension, or what the engine raises.
+        """
+        sizes = dim_sizes(inputs, self._inputs)
+        targets = {dim: bucket_for(size, self._buckets.get(dim, ())) for dim, size in sizes.items()}
+        if 0 in sizes.values() or targets == sizes:
+            return self._engine.run(inputs)
+        padded = {
+            name: self._padded(array, self._inputs.get(name, {}), sizes, targets) for name, array in inputs.items()
+        }
+        outputs = self._engine.run(padded)
+        return {name: _cut(array, self._outputs.get(name, {}), sizes, targets) for name, array in outputs.items()}
+
+    def _padded(
+        self, array: np.ndarray, axes: Mapping[int, Dim], sizes: Mapping[str, int], targets: Mapping[str, int]
+    ) -> np.ndarray:
+        split, dims = _split(array, axes, sizes)
+        for axis, dim in dims:
+            split = pad(split, axis, targets[dim], repeat=dim not in self._zeros)
+        return _joined(split, array, axes, targets)
+
+
+def dim_sizes(arrays: Mapping[str, np.ndarray], axes: Axes) -> dict[str, int]:
+    """Size of each named dimension, the same wherever it occurs.
+
+    Raises:
+        MismatchError: Two arrays disagree, or a flattened axis is no product of its dimensions.
+
+    Example:
+        >>> dim_sizes(
+        ...     {"state": np.ones((2, 8)), "ads": np.ones((6, 3))},
+        ...     {"state": {0: "requests"}, "ads": {0: ("requests", "ads")}},
+        ... )
+        {'requests': 2, 'ads': 3}
+    """
+    sizes: dict[str, int] = {}
+    found = [
+        (name, dim, arrays[name].shape[axis]) for name in axes if name in arrays for axis, dim in axes[name].items()
+    ]
+    for name, dim, size in sorted(found, key=lambda entry: isinstance(entry[1], tuple)):  # products last
+        dims = (dim,) if isinstance(dim, str) else dim
+        unknown = [part for part in dims if part not in sizes]
+        known = int(np.prod([sizes[part] for part in dims if part in sizes], dtype=np.int64))
+        if len(unknown) == 1:
+            sizes[unknown[0]] = size // known if known else 0
+        if len(unknown) > 1 or int(np.prod([sizes[part] for part in dims], dtype=np.int64)) != size:
+            raise MismatchError(f"input {name} has {size} of {' x '.join(dims)}, the other inputs have {sizes}")
+    return sizes
+
+
+def _split(
+    array: np.ndarray, axes: Mapping[int, Dim], sizes: Mapping[str, int]
+) -> tuple[np.ndarray, list[tuple[int, str]]]:
+    """The array with flattened axes apart, and which of its axes then holds which dimension."""
+    shape: list[int] = []
+    dims: list[tuple[int, str]] = []
+    for axis, length in enumerate(array.shape):
+        dim = axes.get(axis, ())
+        parts = (dim,) if isinstance(dim, str) else dim
+        dims += [(len(shape) + position, part) for position, part in enumerate(parts)]
+        shape += [sizes[part] for part in parts] or [length]
+    return array.reshape(shape), dims
+
+
+def _joined(split: np.ndarray, like: np.ndarray, axes: Mapping[int, Dim], sizes: Mapping[str, int]) -> np.ndarray:
+    """What :func:`_split` took apart, back together at ``sizes``."""
+    shape = [_size(axes[axis], sizes) if axis in axes else length for axis, length in enumerate(like.shape)]
+    return np.ascontiguousarray(split).reshape(shape)
+
+
+def _size(dim: Dim, sizes: Mapping[str, int]) -> int:
+    return sizes[dim] if isinstance(dim, str) else int(np.prod([sizes[part] for part in dim], dtype=np.int64))
+
+
+def _cut(
+    array: np.ndarray, axes: Mapping[int, Dim], sizes: Mapping[str, int], targets: Mapping[str, int]
+) -> np.ndarray:
+    split, dims = _split(array, axes, targets)
+    keep = [slice(None)] * split.ndim
+    for axis, dim in dims:
+        keep[axis] = slice(0, sizes[dim])
+    return _joined(split[tuple(keep)], array, axes, sizes)

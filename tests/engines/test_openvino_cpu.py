@@ -1,0 +1,104 @@
+"""The OpenVINO engine equals ONNX Runtime in fp32, keeps results of earlier calls, and names what it refuses."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from contracts.errors import AdsieveError, ArtifactError, MismatchError
+from engines import openvino_cpu
+from engines.onnxruntime_cpu import OnnxRuntimeEngine
+from engines.openvino_cpu import OpenVinoEngine, has_bf16
+
+X = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+
+
+def test_computes_what_onnx_runtime_computes(deep_graph, deep_inputs):
+    engine = OpenVinoEngine(deep_graph, threads=1)
+    expected = OnnxRuntimeEngine(deep_graph, threads=1).run(deep_inputs)
+    computed = engine.run(deep_inputs)
+    assert (engine.name, engine.inputs, engine.outputs) == ("openvino_fp32", ("x", "mask"), ("probabilities", "pooled"))
+    assert computed.keys() == expected.keys()
+    for name, values in expected.items():
+        assert computed[name].dtype == np.float32
+        np.testing.assert_allclose(computed[name], values, atol=1e-6)
+
+
+def test_bf16_rounds_products_and_says_so(deep_graph, deep_inputs):
+    if not has_bf16():
+        with pytest.raises(AdsieveError, match="bf16 needs a CPU with BF16"):
+            OpenVinoEngine(deep_graph, threads=1, precision="bf16")
+        pytest.skip("this CPU has no BF16")
+    engine = OpenVinoEngine(deep_graph, threads=1, precision="bf16")
+    expected = OpenVinoEngine(deep_graph, threads=1).run(deep_inputs)["probabilities"]
+    computed = engine.run(deep_inputs)["probabilities"]
+    assert engine.name == "openvino_bf16"
+    assert computed.dtype == np.float32
+    assert 1e-5 < np.abs(computed - expected).max() < 2e-2
+
+
+def test_a_cpu_without_bf16_is_named(small_graph, monkeypatch):
+    monkeypatch.setattr(openvino_cpu, "has_bf16", lambda: False)
+    with pytest.raises(AdsieveError, match="precision bf16 needs a CPU with BF16 instructions"):
+        OpenVinoEngine(small_graph, threads=1, precision="bf16")
+
+
+def test_results_outlive_later_calls_and_inputs(small_graph):
+    engine = OpenVinoEngine(small_graph, threads=1)
+    x = X.copy()
+    first = engine.run({"x": x})
+    kept = {name: values.copy() for name, values in first.items()}
+    x += 100
+    engine.run({"x": x})
+    for name, values in kept.items():
+        np.testing.assert_array_equal(first[name], values)
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_runs_from_several_threads_at_once(small_graph, streams):
+    engine = OpenVinoEngine(small_graph, threads=2, streams=streams)
+    inputs = [np.full((1 + value % 7, 3), value, np.float32) for value in range(80)]
+    with ThreadPoolExecutor(4) as pool:
+        outputs = list(pool.map(lambda x: engine.run({"x": x})["z"], inputs))
+    for x, z in zip(inputs, outputs, strict=True):
+        np.testing.assert_array_equal(z, x + 1)
+
+
+@pytest.mark.parametrize("change", [lambda x: x[::2], lambda x: np.asfortranarray(x), lambda x: x[:0]])
+def test_any_memory_layout_is_read_right(small_graph, change):
+    x = change(X.copy())
+    x.flags.writeable = False
+    np.testing.assert_array_equal(OpenVinoEngine(small_graph, threads=1).run({"x": x})["z"], x + 1)
+
+
+def test_refuses_other_inputs(small_graph):
+    engine = OpenVinoEngine(small_graph, threads=1)
+    with pytest.raises(MismatchError, match=r"takes inputs \['x'\], got \['x', 'y'\]"):
+        engine.run({"x": X, "y": X})
+    with pytest.raises(MismatchError, match="input x takes float32, got float64"):
+        engine.run({"x": X.astype(np.float64)})
+    with pytest.raises(MismatchError, match=r"refuses inputs of shapes \{'x': \(3, 5\)\}"):
+        engine.run({"x": np.ascontiguousarray(X.T)})
+    np.testing.assert_array_equal(engine.run({"x": X})["z"], X + 1)  # and goes on serving
+
+
+def test_refuses_what_is_not_a_graph(tmp_path, small_graph):
+    truncated = tmp_path / "truncated.onnx"
+    truncated.write_bytes(small_graph.read_bytes()[:40])
+    with pytest.raises(ArtifactError, match=r"truncated\.onnx: OpenVINO cannot load"):
+        OpenVinoEngine(truncated, threads=1)
+    with pytest.raises(ArtifactError, match="no such file"):
+        OpenVinoEngine(tmp_path / "absent.onnx", threads=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threads": 0}, "1 <= streams <= threads, got 1 and 0"),
+        ({"threads": 1, "streams": 2}, "1 <= streams <= threads, got 2 and 1"),
+        ({"threads": 1, "precision": "fp16"}, "precision must be 'fp32' or 'bf16', got 'fp16'"),
+    ],
+)
+def test_refuses_settings_out_of_range(small_graph, options, message):
+    with pytest.raises(ValueError, match=message):
+        OpenVinoEngine(small_graph, **options)
