@@ -16,6 +16,7 @@ from contracts.layout import side_layout
 from contracts.schema import FeatureSchema
 from heavy_ranker.build import build_ranker
 from heavy_ranker.presets import small
+from heavy_ranker.rows import EvenRows
 
 BLOCKS, CALLS = 6, 20
 ADS, LENGTH = 100, 50
@@ -49,11 +50,10 @@ def _request(device: str) -> Callable[[], None]:
     flat = torch.randn(1, side_layout(schema, "query").flat_dim(pool_sequences=False), device=device)
     events, mask = torch.randn(1, LENGTH, 16, device=device), torch.ones(1, LENGTH, device=device)
     ads = torch.randn(ADS, side_layout(schema, "ad").flat_dim(pool_sequences=False), device=device)
-    index = torch.zeros(ADS, dtype=torch.int64, device=device)
 
     @torch.inference_mode()
     def run() -> None:
-        ranker.score_ads(ranker.encode_request(flat, {"clicks": (events, mask)}), index, ads).cpu()
+        ranker.score_ads(ranker.encode_request(flat, {"clicks": (events, mask)}), EvenRows(1, ADS), ads).cpu()
 
     return run
 

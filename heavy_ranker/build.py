@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from contracts.errors import ConfigError
 from contracts.layout import FlatSlice, SideLayout, side_layout
 from contracts.schema import FeatureSchema, Side
+from heavy_ranker.backbones.build import build_backbone
 from heavy_ranker.config import ModelConfig, SideGroups
 from heavy_ranker.ple import ProgressiveExtraction, TaskHeads
-from heavy_ranker.query_decoding import CrossDecoding, QueryGeneration
-from heavy_ranker.ranker import HeavyRanker, HyFormerLayer
-from heavy_ranker.sequence import EventProjection, SwiGluEncoder
-from heavy_ranker.token_mixer import TokenMixer
+from heavy_ranker.ranker import HeavyRanker
+from heavy_ranker.sequence import EventProjection
 from heavy_ranker.tokens import GroupTokens, configured_groups, group_columns, semantic_groups
 
 
@@ -51,26 +50,20 @@ def build_ranker(schema: FeatureSchema, config: ModelConfig) -> HeavyRanker:
     layouts = {side: side_layout(schema, side) for side in groups}
     tokens = {side: _tokens(layouts[side], side_groups, config) for side, side_groups in groups.items()}
     sequences = layouts["query"].sequences
-    num_queries = config.queries_per_sequence * max(1, len(sequences))
-    num_tokens = num_queries + sum(side.num_tokens for side in tokens.values())
-    ad_tokens = num_tokens - num_queries - tokens["query"].num_tokens
-    generation = QueryGeneration(
-        num_queries=num_queries,
-        request_dim=(tokens["query"].num_tokens + len(sequences)) * config.token_dim,
-        ad_dim=ad_tokens * config.token_dim,
-        hidden_dim=config.query_hidden_dim,
-        token_dim=config.token_dim,
+    backbone = build_backbone(
+        config,
+        request_tokens=tokens["query"].num_tokens,
+        ad_tokens=sum(side.num_tokens for name, side in tokens.items() if name != "query"),
+        sequences=[sequence.name for sequence in sequences],
     )
-    names = [sequence.name for sequence in sequences]
     return HeavyRanker(
         request_tokens=tokens["query"],
         ad_tokens=tokens["ad"],
         pair_tokens=tokens.get("pair"),
         events={sequence.name: EventProjection(sequence.dim, config.token_dim) for sequence in sequences},
-        generation=generation,
-        layers=[_layer(names, num_tokens, config) for _ in range(config.num_layers)],
+        backbone=backbone,
         extraction=ProgressiveExtraction(
-            in_dim=num_tokens * config.token_dim,
+            in_dim=backbone.out_dim,
             num_tasks=len(schema.tasks),
             shared_experts=config.shared_experts,
             task_experts=config.task_experts,
@@ -83,15 +76,6 @@ def build_ranker(schema: FeatureSchema, config: ModelConfig) -> HeavyRanker:
 def _tokens(layout: SideLayout, groups: dict[str, tuple[str, ...]], config: ModelConfig) -> GroupTokens:
     slices: Sequence[FlatSlice] = layout.flat(pool_sequences=False)
     return GroupTokens(group_columns(slices, groups), layout.flat_dim(pool_sequences=False), config.token_dim)
-
-
-def _layer(sequences: Sequence[str], num_tokens: int, config: ModelConfig) -> HyFormerLayer:
-    return HyFormerLayer(
-        encoders={name: SwiGluEncoder(config.token_dim, config.sequence_expansion) for name in sequences},
-        decoders={name: CrossDecoding(config.token_dim, config.num_heads) for name in sequences},
-        mixer=TokenMixer(num_tokens, config.token_dim, config.num_slices, config.mixer_expansion),
-        queries_per_sequence=config.queries_per_sequence,
-    )
 
 
 def _check_divides(config: ModelConfig) -> None:

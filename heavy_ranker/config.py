@@ -1,5 +1,7 @@
 """Configuration of a heavy ranker: its sizes, and how it is trained. Frozen, keyword-only, unknown keys refused."""
 
+from typing import Literal
+
 import msgspec
 
 from contracts.ranges import Count, CountOrZero, Rate, Seed, ShareBelowOne
@@ -10,18 +12,31 @@ SideGroups = dict[Side, dict[str, tuple[str, ...]]]
 """``{side: {group: (feature, ...)}}``: one token a group."""
 
 
+BackboneName = Literal["hyformer", "din_dcn", "masknet", "rankmixer"]
+SequenceEncoderName = Literal["swiglu", "transformer", "longer"]
+
+
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sizes of the model.
 
     Args:
+        backbones: What tokens interact in; several form an ensemble in front of the same experts and heads.
         token_dim: Width of a token, T.
+        token_split: How a side's features form tokens: by meaning (labels, groups, then near equal widths), or
+            ``equal``, all features side by side and cut into pieces of one width.
         query_tokens: Tokens of the query side, for features that no label and no group claims.
         ad_tokens: The same of the ad side.
         groups: Which features form which token, for the sides named; other sides use labels and equal widths.
         queries_per_sequence: Query tokens that each behaviour sequence gets.
+        query_source: What generates a query token: all tokens and the pooled sequences, as in HyFormer, or one token
+            and the pooled sequence that it will read.
         query_hidden_dim: Hidden width of the network that generates one query token.
+        request_only: The request's tokens never read the ad's, so that they are computed once for a request however
+            many layers there are.
         num_layers: HyFormer layers.
         num_heads: Heads of the decoding attention; divides ``token_dim``.
+        sequence_encoder: Of each behaviour sequence.
+        sequence_encoders: Of single sequences, instead.
         sequence_expansion: Hidden width of a sequence encoder, in token widths.
         num_slices: Slices of the token mixer; divides ``token_dim``.
         mixer_expansion: Hidden width of the mixer's layers, in their input widths.
@@ -31,14 +46,20 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         head_dims: Hidden widths of each task's MLP.
     """
 
+    backbones: tuple[BackboneName, ...] = ("hyformer",)
     token_dim: Count
+    token_split: Literal["semantic", "equal"] = "semantic"
     query_tokens: CountOrZero
     ad_tokens: CountOrZero
     groups: SideGroups = {}
     queries_per_sequence: Count
+    query_source: Literal["all_tokens", "one_token"] = "all_tokens"
     query_hidden_dim: Count
+    request_only: bool = False
     num_layers: Count
     num_heads: Count
+    sequence_encoder: SequenceEncoderName = "swiglu"
+    sequence_encoders: dict[str, SequenceEncoderName] = {}
     sequence_expansion: Count
     num_slices: Count
     mixer_expansion: Count

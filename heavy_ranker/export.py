@@ -15,6 +15,7 @@ from engines.onnxruntime_cpu import OnnxRuntimeEngine
 from heavy_ranker.data import read_impressions
 from heavy_ranker.model import HeavyModel
 from heavy_ranker.ranker import HeavyRanker
+from heavy_ranker.rows import EvenRows
 from heavy_ranker.run import Run
 from heavy_ranker.serving import ADS_GRAPH, EVENTS, MASK, REQUEST_GRAPH, HeavyServing
 from modeling.batches import Batch, gather
@@ -26,13 +27,12 @@ from modeling.saved_requests import write_saved_requests
 from modeling.weights import model_weights
 
 PARITY_ROWS = 512
+ADS_PER_REQUEST = 2
+"""Of the example that the exporter traces; any number serves."""
 
 
 class RequestGraph(nn.Module):
-    """The request stage with positional inputs: ``flat``, then events and mask of each sequence.
-
-    Gives the state's tensors but the masks, which are inputs already.
-    """
+    """The request stage with positional inputs: ``flat``, then events and mask of each sequence."""
 
     def __init__(self, ranker: HeavyRanker) -> None:
         super().__init__()
@@ -41,11 +41,13 @@ class RequestGraph(nn.Module):
     def forward(self, flat: Tensor, *sequences: Tensor) -> tuple[Tensor, ...]:
         pairs = zip(sequences[::2], sequences[1::2], strict=True)
         state = self.ranker.encode_request(flat, dict(zip(self.ranker.sequence_names, pairs, strict=True)))
-        return tuple(tensor for name, tensor in state.items() if not name.endswith(MASK))
+        return tuple(state.values())
 
 
 class AdsGraph(nn.Module):
-    """The ads' stage with positional inputs: the state, then ``request_index``, ``ad_flat`` and ``pair_flat``.
+    """The ads' stage with positional inputs: the state of R requests, then ``ad_flat`` and ``pair_flat``.
+
+    Features are ``[R, C, F]`` and logits ``[R, C, K]``: every request has C ads, so the graph repeats by shape alone.
 
     Args:
         ranker: The trained ranker.
@@ -60,7 +62,9 @@ class AdsGraph(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         count = len(self.state_names)
         state = dict(zip(self.state_names, inputs[:count], strict=True))
-        return self.ranker.score_ads(state, *inputs[count:])
+        requests, width = inputs[count].shape[:2]
+        flat = [features.flatten(0, 1) for features in inputs[count:]]
+        return self.ranker.score_ads(state, EvenRows(requests, width), *flat).unflatten(0, (requests, width))
 
 
 def export_heavy(run: Run, log: LogPaths, out: Path) -> Bundle:
@@ -123,16 +127,18 @@ def export_graphs(model: HeavyModel, batch: Batch, directory: Path) -> None:
         query,
         directory / REQUEST_GRAPH,
         dynamic={name: {0: "requests"} for name in query},
-        output_names=[name for name in state if not name.endswith(MASK)],
+        output_names=list(state),
     )
-    rows = {"request_index": batch.request_index, "ad_flat": inputs["ad"].flat.index_select(0, batch.ad_index)}
+    num_requests = len(batch.query.ids)
+    place = torch.arange(num_requests * ADS_PER_REQUEST)
+    rows = {"ad_flat": inputs["ad"].flat[place % len(batch.ad.ids)].unflatten(0, (num_requests, ADS_PER_REQUEST))}
     if "pair" in inputs:
-        rows["pair_flat"] = inputs["pair"].flat
+        rows["pair_flat"] = inputs["pair"].flat[place % len(batch)].unflatten(0, (num_requests, ADS_PER_REQUEST))
     export(
         AdsGraph(model.ranker, tuple(state)),
         state | rows,
         directory / ADS_GRAPH,
-        dynamic={name: {0: "requests"} for name in state} | {name: {0: "rows"} for name in rows},
+        dynamic={name: {0: "requests"} for name in state} | {name: {0: "requests", 1: "ads"} for name in rows},
         output_names=["logits"],
     )
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from heavy_ranker.ranker import HeavyRanker, RequestState
+from heavy_ranker.backbones.protocol import RequestState
+from heavy_ranker.ranker import HeavyRanker
+from heavy_ranker.rows import IndexedRows
 from modeling.lookups import SideInputs
 from modeling.tables import FeatureTables
 
@@ -37,7 +39,8 @@ class HeavyModel(nn.Module):
         inputs = self.tables.forward_sides(sides)
         state = self.encode_request(inputs["query"])
         pair_flat = inputs["pair"].flat if "pair" in inputs else None
-        return self.ranker.score_ads(state, request_index, inputs["ad"].flat.index_select(0, ad_index), pair_flat)
+        rows = IndexedRows(request_index, len(sides["query"][0]))
+        return self.ranker.score_ads(state, rows, inputs["ad"].flat.index_select(0, ad_index), pair_flat)
 
     def encode_request(self, query: SideInputs) -> RequestState:
         """The request stage on looked-up features."""

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heavy_ranker.norm import RmsNorm
+from heavy_ranker.rows import Rows
 from heavy_ranker.swiglu import stacked_xavier
 
 MASKED_PENALTY = 1e4
@@ -78,21 +79,38 @@ class CrossDecoding(nn.Module):
             nn.init.xavier_uniform_(linear.weight)
         self.temperature = nn.Parameter(torch.ones(num_heads))
 
-    def keys_values(self, events: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys ``[R, H, T / H, L]`` and values ``[R, H, L, T / H]`` of events ``[R, L, T]``, once for a request."""
+    def memory(self, events: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What queries read of events ``[R, L, T]`` with mask ``[R, L]``, computed once for a request.
+
+        Returns:
+            Keys ``[R, H, T / H, L]``; values ``[R, H, L, T / H]``, zero where there is no event; and a penalty
+            ``[R, L]`` on attention, 0 at an event. Over an empty sequence all weights are equal and read zeros.
+        """
         shape = (*events.shape[:2], self.num_heads, self.head_dim)
         keys = self.to_key(events).reshape(shape).permute(0, 2, 3, 1)
-        values = self.to_value(events).reshape(shape).permute(0, 2, 1, 3)
-        return keys, values
+        values = (self.to_value(events) * mask.unsqueeze(-1)).reshape(shape).permute(0, 2, 1, 3)
+        return keys, values, (mask - 1.0) * MASKED_PENALTY
 
-    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Decoded queries ``[Q, B, T]`` from queries ``[Q, B, T]``, keys and values of B rows, mask ``[B, L]``."""
-        num_queries, rows, dim = queries.shape
+    def forward(self, queries: Tensor, rows: Rows, keys: Tensor, values: Tensor, penalty: Tensor) -> Tensor:
+        """Decoded queries ``[Q, B, T]``.
+
+        The queries of all rows of a request meet its keys in one product, and no key is repeated.
+
+        Args:
+            queries: ``[Q, B, T]``.
+            rows: Which request each of the B rows belongs to.
+            keys: Of R requests, as what follows; see :meth:`memory`.
+            values: Of R requests.
+            penalty: Of R requests.
+        """
         # The exporter accepts bounds only as float literals.
         scale = self.head_dim**-0.5 / self.temperature.clamp(0.1, 10.0)
-        heads = self.to_query(self.norm(queries)).reshape(num_queries, rows, self.num_heads, self.head_dim)
-        heads = heads.permute(1, 2, 0, 3) * scale.reshape(1, -1, 1, 1)
-        mask = mask.reshape(rows, 1, 1, -1)
-        weights = torch.softmax(heads @ keys + (mask - 1.0) * MASKED_PENALTY, dim=-1) * mask
-        decoded = (weights @ values).permute(2, 0, 1, 3).reshape(num_queries, rows, dim)
-        return queries + self.to_out(decoded)
+        grouped = rows.group(self.to_query(self.norm(queries)))  # [Q, R, C, T]
+        num_queries, requests, places, dim = grouped.shape
+        heads = grouped.reshape(num_queries, requests, places, self.num_heads, self.head_dim)
+        heads = heads.permute(1, 3, 0, 2, 4) * scale.reshape(1, -1, 1, 1, 1)
+        heads = heads.reshape(requests, self.num_heads, num_queries * places, self.head_dim)
+        weights = torch.softmax(heads @ keys + penalty.reshape(requests, 1, 1, -1), dim=-1)
+        decoded = (weights @ values).reshape(requests, self.num_heads, num_queries, places, self.head_dim)
+        decoded = decoded.permute(2, 0, 3, 1, 4).reshape(num_queries, requests, places, dim)
+        return queries + self.to_out(rows.ungroup(decoded))

@@ -1,4 +1,4 @@
-"""Encoders of behaviour sequences. Nothing here reads the ad, so each runs once for a request."""
+"""Encoders of behaviour sequences, from events and mask to events and mask. Nothing here reads the ad."""
 
 from torch import Tensor, nn
 
@@ -38,7 +38,8 @@ class SwiGluEncoder(nn.Module):
 
     Example:
         >>> import torch
-        >>> SwiGluEncoder(dim=4, expansion=2)(torch.zeros(2, 5, 4)).abs().sum().item()
+        >>> events, mask = SwiGluEncoder(dim=4, expansion=2)(torch.zeros(2, 5, 4), torch.ones(2, 5))
+        >>> events.abs().sum().item()
         0.0
     """
 
@@ -47,8 +48,9 @@ class SwiGluEncoder(nn.Module):
         self.norm = RmsNorm(dim)
         self.feed_forward = SwiGlu(dim, expansion * dim)
 
-    def forward(self, events: Tensor) -> Tensor:
-        return events + self.feed_forward(self.norm(events))
+    def forward(self, events: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Events ``[R, L, T]`` refined, and their mask ``[R, L]`` as it was."""
+        return events + self.feed_forward(self.norm(events)), mask
 
 
 def masked_mean(events: Tensor, mask: Tensor) -> Tensor:

@@ -35,6 +35,42 @@ class RequestState:
         return len(next(iter(self.tensors.values())))
 
 
+class GroupedRows:
+    """Brings the rows of R requests to ``[R, C, ...]`` as the ads' graph takes them, and its result back to rows.
+
+    A request with fewer than C rows, the most that one has, is filled up with zeros.
+
+    Args:
+        request_index: int64 [B], each row's request.
+        num_requests: R.
+
+    Example:
+        >>> layout = GroupedRows(np.array([1, 0, 1]), num_requests=2)
+        >>> layout.group(np.array([[1.0], [2.0], [3.0]])).squeeze(-1).tolist()
+        [[2.0, 0.0], [1.0, 3.0]]
+        >>> layout.ungroup(layout.group(np.array([[1.0], [2.0], [3.0]]))).tolist()
+        [[1.0], [2.0], [3.0]]
+    """
+
+    def __init__(self, request_index: np.ndarray, num_requests: int) -> None:
+        counts = np.bincount(request_index, minlength=num_requests)
+        order = np.argsort(request_index, kind="stable")
+        within = np.empty_like(order)
+        within[order] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self._shape = num_requests, int(counts.max(initial=0))
+        self._places = request_index * self._shape[1] + within
+
+    def group(self, rows: np.ndarray) -> np.ndarray:
+        """[B, F] to [R, C, F]."""
+        grouped = np.zeros((self._shape[0] * self._shape[1], rows.shape[1]), rows.dtype)
+        grouped[self._places] = rows
+        return grouped.reshape(*self._shape, rows.shape[1])
+
+    def ungroup(self, grouped: np.ndarray) -> np.ndarray:
+        """[R, C, K] to [B, K]."""
+        return grouped.reshape(-1, grouped.shape[2])[self._places]
+
+
 class HeavyServing:
     """Scores encoded ads for encoded requests with the exported graphs of one bundle.
 
@@ -75,9 +111,7 @@ class HeavyServing:
 
     def encode_request(self, query: Encoded) -> RequestState:
         """Everything that no ad can change, computed once for R encoded requests."""
-        inputs = request_inputs(self._query_lookup(query.ids, query.floats))
-        masks = {name: values for name, values in inputs.items() if name.endswith(MASK)}
-        return RequestState(self._request_engine.run(inputs) | masks)
+        return RequestState(self._request_engine.run(request_inputs(self._query_lookup(query.ids, query.floats))))
 
     def score(self, state: RequestState, ads: Encoded, pair: Encoded | None, request_index: np.ndarray) -> np.ndarray:
         """Per-impression logits of B pairs, float32 [B, K], tasks in the schema's order.
@@ -93,14 +127,11 @@ class HeavyServing:
         """
         if (pair is None) != (self._pair_lookup is None):
             raise MismatchError(f"pair features: the schema {'has' if pair is None else 'lacks'} them")
-        inputs = {
-            **state.tensors,
-            "request_index": request_index,
-            "ad_flat": self._ad_lookup(ads.ids, ads.floats).flat,
-        }
+        layout = GroupedRows(request_index, len(state))
+        inputs = state.tensors | {"ad_flat": layout.group(self._ad_lookup(ads.ids, ads.floats).flat)}
         if pair is not None and self._pair_lookup is not None:
-            inputs["pair_flat"] = self._pair_lookup(pair.ids, pair.floats).flat
-        return self._ads_engine.run(inputs)["logits"]
+            inputs["pair_flat"] = layout.group(self._pair_lookup(pair.ids, pair.floats).flat)
+        return layout.ungroup(self._ads_engine.run(inputs)["logits"])
 
     def check_parity(self, tensors: Mapping[str, np.ndarray], *, source: str = PARITY_FILE) -> dict[str, float]:
         """Compare with what the trained module computed on saved rows; returns the largest error of each output.

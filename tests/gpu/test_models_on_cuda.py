@@ -9,6 +9,7 @@ from contracts.layout import side_layout
 from contracts.schema import FeatureSchema
 from heavy_ranker.build import build_ranker
 from heavy_ranker.presets import small
+from heavy_ranker.rows import IndexedRows
 from towers.build import build_tower
 from towers.presets import standard
 
@@ -44,11 +45,12 @@ def test_the_heavy_ranker_scores_alike() -> None:
     events, mask = torch.randn(REQUESTS, LENGTH, 8), (torch.rand(REQUESTS, LENGTH) < 0.7).float()
     ads = torch.randn(ADS, layouts["ad"].flat_dim(pool_sequences=False))
     index = torch.randint(REQUESTS, (ADS,))
+    rows, moved_rows = IndexedRows(index, REQUESTS), IndexedRows(index.cuda(), REQUESTS)
     with torch.no_grad():
-        expected = ranker.score_ads(ranker.encode_request(flat, {"clicks": (events, mask)}), index, ads)
+        expected = ranker.score_ads(ranker.encode_request(flat, {"clicks": (events, mask)}), rows, ads)
         moved = _moved(ranker)
         state = moved.encode_request(flat.cuda(), {"clicks": (events.cuda(), mask.cuda())})
-        found = moved.score_ads(state, index.cuda(), ads.cuda())
+        found = moved.score_ads(state, moved_rows, ads.cuda())
     torch.testing.assert_close(found.cpu(), expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 

@@ -118,13 +118,13 @@ def score_row(ranker, flat, sequences, ad_flat, pair_flat=None):
         weight, bias = array(project.project.weight).T, array(project.project.bias)
         events[name] = sequences[name] @ weight + bias
     tokens = None
-    for layer in ranker.layers:
+    for layer in ranker.backbone.layers:
         events = {
             name: encode_events(events[name], encoder) for name, encoder in zip(names, layer.encoders, strict=True)
         }
         if tokens is None:
             pooled = [events[name].mean(0) if len(events[name]) else np.zeros(dim) for name in names]
-            tokens = np.concatenate([_queries(ranker.generation, request, pooled, ad), request, ad])
+            tokens = np.concatenate([_queries(ranker.backbone.generation, request, pooled, ad), request, ad])
         for at, name in enumerate(names):
             for query in range(at * layer.queries_per_sequence, (at + 1) * layer.queries_per_sequence):
                 tokens[query] = attend(tokens[query], events[name], layer.decoders[at])

@@ -4,9 +4,12 @@ import pytest
 import torch
 
 from heavy_ranker.build import build_ranker
+from heavy_ranker.rows import EvenRows, IndexedRows
 
 LENGTHS = {"clicks": (5, 2, 0), "views": (0, 3, 1)}
 REQUEST_INDEX = torch.tensor([2, 0, 0, 1, 2, 2, 1])
+ROWS = IndexedRows(REQUEST_INDEX, num_requests=3)
+ONE_EACH = EvenRows(num_requests=len(REQUEST_INDEX), width=1)
 
 
 @pytest.fixture(params=[1, 2], ids=["one layer", "two layers"])
@@ -33,7 +36,7 @@ def ads(ranker):
 
 def test_scores_equal_the_plain_formula_row_by_row(reference, ranker, request_inputs, ads):
     flat, sequences = request_inputs
-    logits = ranker.score_ads(ranker.encode_request(flat, sequences), REQUEST_INDEX, *ads)
+    logits = ranker.score_ads(ranker.encode_request(flat, sequences), ROWS, *ads)
     probabilities = reference.sigmoid(reference.array(logits))
     for row, request in enumerate(REQUEST_INDEX.tolist()):
         events = {
@@ -47,21 +50,18 @@ def test_scores_equal_the_plain_formula_row_by_row(reference, ranker, request_in
 
 def test_two_stages_equal_the_naive_expanded_batch(ranker, request_inputs, ads):
     flat, sequences = request_inputs
-    shared = ranker.score_ads(ranker.encode_request(flat, sequences), REQUEST_INDEX, *ads)
+    shared = ranker.score_ads(ranker.encode_request(flat, sequences), ROWS, *ads)
     expanded = {name: (events[REQUEST_INDEX], mask[REQUEST_INDEX]) for name, (events, mask) in sequences.items()}
     state = ranker.encode_request(flat[REQUEST_INDEX], expanded)
-    torch.testing.assert_close(ranker.score_ads(state, torch.arange(len(REQUEST_INDEX)), *ads), shared)
+    torch.testing.assert_close(ranker.score_ads(state, ONE_EACH, *ads), shared)
 
 
 def test_two_stages_give_the_gradients_of_the_expanded_batch(ranker, request_inputs, ads):
     flat, sequences = request_inputs
     expanded = {name: (events[REQUEST_INDEX], mask[REQUEST_INDEX]) for name, (events, mask) in sequences.items()}
     gradients = []
-    for rows, inputs, index in (
-        (flat, sequences, REQUEST_INDEX),
-        (flat[REQUEST_INDEX], expanded, torch.arange(len(REQUEST_INDEX))),
-    ):
-        loss = ranker.score_ads(ranker.encode_request(rows, inputs), index, *ads).square().sum()
+    for features, inputs, rows in ((flat, sequences, ROWS), (flat[REQUEST_INDEX], expanded, ONE_EACH)):
+        loss = ranker.score_ads(ranker.encode_request(features, inputs), rows, *ads).square().sum()
         gradients.append(torch.autograd.grad(loss, list(ranker.parameters()), allow_unused=True))
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
@@ -70,11 +70,11 @@ def test_two_stages_give_the_gradients_of_the_expanded_batch(ranker, request_inp
 def test_every_tensor_of_the_state_has_a_row_a_request(ranker, request_inputs):
     state = ranker.encode_request(*request_inputs)
     assert {tensor.shape[0] for tensor in state.values()} == {3}
-    assert {"tokens", "generation", "clicks.mask", "layer0.views.keys", "layer0.views.values"} <= state.keys()
+    assert {"tokens", "generation", "layer0.views.keys", "layer0.views.values", "layer0.views.penalty"} <= state.keys()
 
 
 def test_later_tasks_are_never_more_probable(ranker, request_inputs, ads):
-    logits = ranker.score_ads(ranker.encode_request(*request_inputs), REQUEST_INDEX, *ads)
+    logits = ranker.score_ads(ranker.encode_request(*request_inputs), ROWS, *ads)
     assert logits.shape == (7, 3)
     assert (logits.diff(dim=1) <= 0).all()
 
@@ -85,4 +85,4 @@ def test_a_schema_without_sequences_or_pairs_works(schema, sizes):
     ranker = build_ranker(plain, sizes)
     state = ranker.encode_request(torch.randn(2, 5), {})
     assert ranker.pair_tokens is None
-    assert ranker.score_ads(state, torch.tensor([0, 1, 1]), torch.randn(3, 9)).shape == (3, 3)
+    assert ranker.score_ads(state, IndexedRows(torch.tensor([0, 1, 1]), 2), torch.randn(3, 9)).shape == (3, 3)

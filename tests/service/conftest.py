@@ -77,11 +77,10 @@ def random_tables(schema: FeatureSchema, rng: np.random.Generator) -> dict[str, 
 
 
 def save_graph(path: Path, nodes: list, inputs: dict, outputs: dict, weights: dict[str, np.ndarray]) -> None:
-    """Write an ONNX graph; inputs and outputs map names to shapes, and to int64 for ``request_index``."""
+    """Write an ONNX graph of float32; inputs and outputs map names to shapes."""
 
     def info(name: str, shape: list) -> onnx.ValueInfoProto:
-        kind = TensorProto.INT64 if name == "request_index" else TensorProto.FLOAT
-        return helper.make_tensor_value_info(name, kind, shape)
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
     graph = helper.make_graph(
         nodes,
@@ -135,13 +134,14 @@ def save_heavy_graphs(directory: Path, encoders: dict[str, Encoder], rng: np.ran
             helper.make_node("ReduceSum", ["masked", "events"], ["pooled"], keepdims=0),
             helper.make_node("MatMul", ["pooled", "watch_weight"], ["from_watch"]),
             helper.make_node("Add", ["from_flat", "from_watch"], ["user"]),
+            helper.make_node("ReduceSum", ["watch.mask", "events"], ["counts"], keepdims=1),
         ],
         {
             "flat": ["R", dims["query"]],
             "watch.embeddings": ["R", sequence.max_length, sequence.dim],
             "watch.mask": ["R", sequence.max_length],
         },
-        {"user": ["R", USER_DIM]},
+        {"user": ["R", USER_DIM], "counts": ["R", 1]},
         {
             "user_weight": weight(dims["query"], USER_DIM),
             "watch_weight": weight(sequence.dim, USER_DIM),
@@ -152,24 +152,22 @@ def save_heavy_graphs(directory: Path, encoders: dict[str, Encoder], rng: np.ran
     save_graph(
         directory / "ads.onnx",
         [
-            helper.make_node("Gather", ["user", "request_index"], ["users"], axis=0),
+            helper.make_node("Unsqueeze", ["user", "events"], ["users"]),
             helper.make_node("MatMul", ["ad_flat", "ad_weight"], ["ads"]),
             helper.make_node("Mul", ["users", "ads"], ["crossed"]),
             helper.make_node("MatMul", ["crossed", "task_weight"], ["from_cross"]),
             helper.make_node("MatMul", ["pair_flat", "pair_weight"], ["from_pair"]),
-            helper.make_node("ReduceSum", ["watch.mask", "events"], ["counts"], keepdims=1),
-            helper.make_node("Gather", ["counts", "request_index"], ["num_events"], axis=0),
+            helper.make_node("Unsqueeze", ["counts", "events"], ["num_events"]),
             helper.make_node("MatMul", ["num_events", "event_weight"], ["from_events"]),
             helper.make_node("Sum", ["from_cross", "from_pair", "from_events"], ["logits"]),
         ],
         {
             "user": ["R", USER_DIM],
-            "watch.mask": ["R", sequence.max_length],
-            "request_index": ["N"],
-            "ad_flat": ["N", dims["ad"]],
-            "pair_flat": ["N", dims["pair"]],
+            "counts": ["R", 1],
+            "ad_flat": ["R", "C", dims["ad"]],
+            "pair_flat": ["R", "C", dims["pair"]],
         },
-        {"logits": ["N", len(TASKS)]},
+        {"logits": ["R", "C", len(TASKS)]},
         {
             "ad_weight": weight(dims["ad"], USER_DIM),
             "task_weight": weight(USER_DIM, len(TASKS)),
