@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from contracts.encoding import Encoded
+from modeling.distributed import ALONE, Ranks
 from modeling.examples import Examples
 
 PREFETCHED = 2
@@ -45,7 +46,8 @@ class Batch:
         teacher: float32 [N, T] logits, NaN where there are none.
         weight: float32 [N].
         stage: int8 [N].
-        rows: int64 [N] on the CPU, the pairs' positions in the examples.
+        rows: int64 [N] on the CPU, the pairs' positions in the examples. Empty in a process whose share of a batch is
+            empty: it holds one pair that weighs nothing and has no label, so that it takes part in every exchange.
     """
 
     query: SideTensors
@@ -87,6 +89,22 @@ def gather(examples: Examples, rows: np.ndarray, *, device: torch.device | str =
     )
 
 
+def gather_share(examples: Examples, rows: np.ndarray, ranks: Ranks, *, device: torch.device | str = "cpu") -> Batch:
+    """One process's part of the batch of some pairs: whole requests, as ``Ranks.share`` divides them."""
+    if ranks.alone:
+        return gather(examples, rows, device=device)
+    mine = rows[ranks.share(examples.request_row[rows])]
+    if len(mine):
+        return gather(examples, mine, device=device)
+    silent = gather(examples, rows[:1], device=device)
+    return replace(
+        silent,
+        labels=torch.full_like(silent.labels, math.nan),
+        weight=torch.zeros_like(silent.weight),
+        rows=silent.rows[:0],
+    )
+
+
 class ShuffledBatches:
     """Training batches, shuffled anew each epoch; the order depends on seed and epoch alone.
 
@@ -97,6 +115,7 @@ class ShuffledBatches:
             pairs alone, for logs with a pair or two a request.
         seed: Of the order.
         device: Where the batches go.
+        ranks: Each process gets its share of every batch; the batches are the same for any number of processes.
 
     Raises:
         ValueError: ``pairs_per_batch`` is not positive.
@@ -110,10 +129,12 @@ class ShuffledBatches:
         by: Literal["request", "pair"],
         seed: int = 0,
         device: torch.device | str = "cpu",
+        ranks: Ranks = ALONE,
     ) -> None:
         if pairs_per_batch < 1:
             raise ValueError(f"pairs_per_batch must be 1 or more, got {pairs_per_batch}")
         self._examples, self._size, self._seed, self._device = examples, pairs_per_batch, seed, device
+        self._ranks = ranks
         self._groups = _Groups(examples.request_row) if by == "request" else None
 
     def __len__(self) -> int:
@@ -129,14 +150,16 @@ class ShuffledBatches:
         else:
             rows, bounds = self._groups.shuffled(generator, self._size)
         pieces = (rows[first:last] for first, last in zip(bounds[start:-1], bounds[start + 1 :], strict=True))
-        return prefetch(gather(self._examples, piece, device=self._device) for piece in pieces)
+        return prefetch(gather_share(self._examples, piece, self._ranks, device=self._device) for piece in pieces)
 
 
-def ordered_batches(examples: Examples, *, pairs_per_batch: int, device: torch.device | str = "cpu") -> Iterator[Batch]:
-    """All pairs once, in their order, for validation and evaluation."""
+def ordered_batches(
+    examples: Examples, *, pairs_per_batch: int, device: torch.device | str = "cpu", ranks: Ranks = ALONE
+) -> Iterator[Batch]:
+    """All pairs once, in their order, for validation and evaluation; of each batch this process's share."""
     bounds = range(0, len(examples), pairs_per_batch)
     pieces = (np.arange(first, min(first + pairs_per_batch, len(examples))) for first in bounds)
-    return prefetch(gather(examples, piece, device=device) for piece in pieces)
+    return prefetch(gather_share(examples, piece, ranks, device=device) for piece in pieces)
 
 
 def prefetch(items: Iterator[T], *, ahead: int = PREFETCHED) -> Iterator[T]:

@@ -7,19 +7,20 @@ looks at.
 
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from contracts.artifact import is_ready, publishing
 from contracts.errors import ArtifactError, MismatchError
+from modeling.distributed import ALONE, Ranks
 from modeling.tables import FeatureTables, dense_parameters
 
 TENSORS, STATE = "tensors.safetensors", "state.json"
@@ -39,10 +40,11 @@ class Checkpoint:
         """The tensors whose name begins with ``prefix``, without it."""
         path = self.path / TENSORS
         try:
-            tensors = load_file(path)
+            with safe_open(path, "pt") as file:
+                names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (it is no dict)
+                return {name.removeprefix(prefix): file.get_tensor(name) for name in names}
         except (SafetensorError, OSError) as error:
             raise ArtifactError(f"{path}: not a readable checkpoint: {error}") from error
-        return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
     def state(self, type_: type[S]) -> S:
         """The run's state as it was saved."""
@@ -87,19 +89,28 @@ def prune(directory: Path, keep: Iterable[int]) -> None:
             shutil.rmtree(checkpoint.path)
 
 
-def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Everything a run needs to go on: ``model.``, ``dense.`` (AdamW), ``tables.`` (Adagrad) and ``random.``."""
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks = ALONE) -> dict[str, Tensor]:
+    """Everything a run needs to go on: ``model.``, ``dense.`` (AdamW), ``tables.`` (Adagrad) and ``random.``.
+
+    Collective where ``ranks`` are several. The main process has it all then, tables whole, so that another number of
+    processes can go on from it.
+    """
+    tensors = {f"model.{name}": tensor for name, tensor in _model_tensors(model).items()}
     for name, parameter in dense_parameters(model).items():
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"dense.{name}.{key}"] = value
     tensors |= {f"tables.{name}": accumulated for name, accumulated in _table_states(model).items()}
-    return tensors | {f"random.{device}": state for device, state in _random_states().items()}
+    return tensors | {f"random.{name}": state for name, state in _random_states(ranks).items()}
 
 
 @torch.no_grad()
-def restore_training(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put model, optimisers and random state back to where ``training_tensors`` took them."""
+def restore_training(
+    checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks = ALONE
+) -> None:
+    """Put model, optimisers and random state back to where ``training_tensors`` took them.
+
+    A process that has no random state in the checkpoint, which fewer processes wrote, keeps its own.
+    """
     restore_model(checkpoint, model)
     dense = checkpoint.tensors("dense.")
     by_parameter: dict[str, dict[str, Tensor]] = {}
@@ -112,12 +123,13 @@ def restore_training(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.
     # through the optimiser, which knows on which device each part of its state belongs
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     tables = checkpoint.tensors("tables.")
-    for name, accumulated in _table_states(model).items():
-        accumulated.copy_(tables[name])
+    for name, module in _tables(model).items():
+        module.load_optimizer_state({key.removeprefix(f"{name}."): value for key, value in tables.items()})
     random = checkpoint.tensors("random.")
-    torch.set_rng_state(random["cpu"])
-    if "cuda" in random:
-        torch.cuda.set_rng_state(random["cuda"])
+    for device, (_, put_back) in _random_sources().items():
+        name = _random_name(device, ranks.rank)
+        if name in random:
+            put_back(random[name])
 
 
 def restore_model(checkpoint: Checkpoint, model: nn.Module) -> None:
@@ -127,12 +139,16 @@ def restore_model(checkpoint: Checkpoint, model: nn.Module) -> None:
         MismatchError: The checkpoint is of another model; names the tensors that are missing, extra or misshapen.
     """
     tensors = checkpoint.tensors("model.")
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    expected = {name: tuple(tensor.shape) for name, tensor in _dense_state(model).items()}
+    for name, module in _tables(model).items():
+        expected |= {f"{name}.{key}": shape for key, shape in module.matrix_shapes().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if expected != found:
         names = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
         raise MismatchError(f"{checkpoint.path}: is of another model, these tensors differ: {', '.join(names[:10])}")
-    model.load_state_dict(tensors)
+    model.load_state_dict({name: tensors[name] for name in _dense_state(model)}, strict=False)
+    for name, module in _tables(model).items():
+        module.load_matrices({key.removeprefix(f"{name}."): value for key, value in tensors.items()})
 
 
 def _finished(directory: Path) -> list[Checkpoint]:
@@ -142,15 +158,47 @@ def _finished(directory: Path) -> list[Checkpoint]:
     return [Checkpoint(path, int(match[1])) for path, match in matches if match and is_ready(path)]
 
 
+def _tables(model: nn.Module) -> dict[str, FeatureTables]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, FeatureTables)}
+
+
+def _dense_state(model: nn.Module) -> dict[str, Tensor]:
+    """The model's state but for its tables."""
+    inside = tuple(f"{name}." for name in _tables(model))
+    return {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(inside)}
+
+
+def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The model's state as one process has it, also where its tables are divided over several."""
+    tensors = _dense_state(model)
+    for name, module in _tables(model).items():
+        tensors |= {f"{name}.{key}": matrix for key, matrix in module.matrices().items()}
+    return tensors
+
+
 def _table_states(model: nn.Module) -> dict[str, Tensor]:
-    modules = {name: module for name, module in model.named_modules() if isinstance(module, FeatureTables)}
     return {
         f"{name}.{table}": accumulated
-        for name, module in modules.items()
+        for name, module in _tables(model).items()
         for table, accumulated in module.optimizer_state().items()
     }
 
 
-def _random_states() -> dict[str, Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    return states | {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else states
+def _random_sources() -> dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]]:
+    """How the random state of each device is taken and put back."""
+    sources = {"cpu": (torch.get_rng_state, torch.set_rng_state)}
+    if torch.cuda.is_initialized():
+        sources["cuda"] = (torch.cuda.get_rng_state, torch.cuda.set_rng_state)
+    return sources
+
+
+def _random_states(ranks: Ranks) -> dict[str, Tensor]:
+    return {
+        _random_name(device, rank): state
+        for device, (take, _) in _random_sources().items()
+        for rank, state in enumerate(ranks.gather(take()))
+    }
+
+
+def _random_name(device: str, rank: int) -> str:
+    return device if rank == 0 else f"{device}.{rank}"

@@ -18,7 +18,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from contracts.errors import ConfigError, MismatchError
 from contracts.layout import SideLayout, side_layout
 from contracts.schema import FeatureSchema, Side
+from modeling.distributed import Ranks
 from modeling.lookups import Gather, SideInputs, SideRequest, Stack
+from modeling.sharded_rows import ShardedRows
 
 
 class FeatureTables(nn.Module):
@@ -32,6 +34,9 @@ class FeatureTables(nn.Module):
     ``m += mean(g ** 2); w -= learning_rate * g / (sqrt(m) + epsilon)`` with g a row's gradient. Under
     ``torch.no_grad`` nothing is updated. Weights start uniform in ``+-1 / sqrt(D)``, so that the length of a row
     does not depend on how many rows its table has.
+
+    Between ``shard`` and ``unshard`` the rows are divided over the processes of a run, and what reads or writes them is
+    collective; the tables then have no parameters here.
 
     Source: Duchi et al. 2011 (Adagrad), in the row-wise form of FBGEMM.
 
@@ -64,15 +69,33 @@ class FeatureTables(nn.Module):
         logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
         self.layouts: dict[str, SideLayout] = {side: side_layout(schema, side) for side in sides}
         self.pool_sequences, self.learning_rate = pool_sequences, learning_rate
+        self._epsilon, self._device = epsilon, torch.device(device)
         self.stack = Stack(schema.all_tables(), _tables_of(self.layouts.values()))
         _check_dims(self.stack)
-        self.collections = nn.ModuleDict(
+        self.collections = self._whole_collections()
+        self._sharded: ShardedRows | None = None
+        self.reinitialise(self.stack.tables, seed=seed)
+
+    def shard(self, ranks: Ranks) -> None:
+        """Divide rows and optimiser state over the processes, which all hold the same, each on its device."""
+        sharded = ShardedRows(self.stack.rows_per_dim, ranks, self.learning_rate, self._epsilon)
+        for dim in self.stack.rows_per_dim:
+            accumulated = _accumulated(self.collections[_key(dim)])
+            sharded.write(dim, 0, weights=self._matrix(dim).detach(), accumulated=accumulated)
+        self.collections, self._sharded = nn.ModuleDict(), sharded
+
+    def unshard(self) -> None:
+        """Hold all rows in this process again, with weights that the caller then loads from a checkpoint."""
+        if self._sharded is not None:
+            self.collections, self._sharded = self._whole_collections(), None
+
+    def _whole_collections(self) -> nn.ModuleDict:
+        return nn.ModuleDict(
             {
-                _key(dim): _collection(dim, rows, learning_rate, epsilon, torch.device(device))
+                _key(dim): _collection(dim, rows, self.learning_rate, self._epsilon, self._device)
                 for dim, rows in self.stack.rows_per_dim.items()
             }
         )
-        self.reinitialise(self.stack.tables, seed=seed)
 
     def flat_dim(self, side: str) -> int:
         """Width of ``SideInputs.flat`` for one side."""
@@ -100,13 +123,15 @@ class FeatureTables(nn.Module):
         return {side: requests[side].assemble(floats) for side, (_, floats) in inputs.items()}
 
     def _look_up(self, dim: int, rows: Tensor, lengths: Tensor) -> Tensor:
+        if self._sharded is not None:
+            return self._sharded.look_up(dim, rows, lengths)
         key = _key(dim)
         bags = KeyedJaggedTensor(keys=[key], values=rows, lengths=lengths)
         return self.collections[key](bags).values()
 
     @torch.no_grad()
     def weight(self, table: str) -> Tensor:
-        """The rows of one table, [rows, D]; a view: writing to it changes the table."""
+        """The rows of one table, [rows, D]; a view: writing to it changes the table. Not while sharded."""
         return self._matrix(self.stack.tables[table].dim).detach()[self.stack.rows(table)]
 
     def _matrix(self, dim: int) -> Tensor:
@@ -116,13 +141,22 @@ class FeatureTables(nn.Module):
     def reinitialise(self, tables: Iterable[str], *, seed: int) -> None:
         """Draw the named tables anew and forget what their optimiser has accumulated."""
         generator = torch.Generator().manual_seed(seed)
-        momenta = self.optimizer_state()
         for name in sorted(tables):
-            weight = self.weight(name)
-            bound = 1 / math.sqrt(weight.shape[1])
-            weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
-            weight[0] = 0.0
-            momenta[name].zero_()
+            table = self.stack.tables[name]
+            bound = 1 / math.sqrt(table.dim)
+            drawn = torch.empty(table.num_rows, table.dim).uniform_(-bound, bound, generator=generator)
+            drawn[0] = 0.0
+            self._write(name, weights=drawn, accumulated=torch.zeros(table.num_rows))
+
+    def _write(self, table: str, *, weights: Tensor | None = None, accumulated: Tensor | None = None) -> None:
+        dim, rows = self.stack.tables[table].dim, self.stack.rows(table)
+        if self._sharded is not None:
+            self._sharded.write(dim, rows.start, weights=weights, accumulated=accumulated)
+            return
+        if weights is not None:
+            self._matrix(dim).detach()[rows].copy_(weights)
+        if accumulated is not None:
+            _accumulated(self.collections[_key(dim)])[rows].copy_(accumulated)
 
     def export_tables(self) -> dict[str, np.ndarray]:
         """Copies of all tables as ``tables.<name>``: float32 [rows, D], row 0 zeros."""
@@ -145,6 +179,8 @@ class FeatureTables(nn.Module):
 
     def scale_learning_rate(self, factor: float) -> None:
         """Use ``factor`` times the learning rate that the tables were made with, from the next backward pass on."""
+        if self._sharded is not None:
+            self._sharded.set_learning_rate(self.learning_rate * factor)
         for collection in self.collections.values():
             optimizer = collection.fused_optimizer()
             for group in optimizer.param_groups:
@@ -152,9 +188,43 @@ class FeatureTables(nn.Module):
             optimizer.step()
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """The accumulated squares of each table, [rows]; views: writing to them changes the optimiser."""
-        accumulated = {dim: _accumulated(self.collections[_key(dim)]) for dim in self.stack.rows_per_dim}
-        return {name: accumulated[table.dim][self.stack.rows(name)] for name, table in self.stack.tables.items()}
+        """The accumulated squares of each table, [rows]; views: writing to them changes the optimiser.
+
+        While sharded they are copies, and only the main process has them.
+        """
+        accumulated: dict[int, Tensor | None] = {
+            dim: _accumulated(self.collections[_key(dim)]) if self._sharded is None else self._sharded.accumulated(dim)
+            for dim in self.stack.rows_per_dim
+        }
+        found = {name: (accumulated[table.dim], self.stack.rows(name)) for name, table in self.stack.tables.items()}
+        return {name: values[rows] for name, (values, rows) in found.items() if values is not None}
+
+    def load_optimizer_state(self, states: Mapping[str, Tensor]) -> None:
+        """Put back what ``optimizer_state`` gave."""
+        for name in self.stack.tables:
+            self._write(name, accumulated=states[name])
+
+    def matrices(self) -> dict[str, Tensor]:
+        """The stacked matrices by the names that they have in ``state_dict``; while sharded, in the main process."""
+        found = {
+            dim: self._matrix(dim).detach() if self._sharded is None else self._sharded.weights(dim)
+            for dim in self.stack.rows_per_dim
+        }
+        return {_matrix_name(dim): values for dim, values in found.items() if values is not None}
+
+    def matrix_shapes(self) -> dict[str, tuple[int, int]]:
+        """The shapes of ``matrices``."""
+        return {_matrix_name(dim): (rows, dim) for dim, rows in self.stack.rows_per_dim.items()}
+
+    @torch.no_grad()
+    def load_matrices(self, matrices: Mapping[str, Tensor]) -> None:
+        """Put back what ``matrices`` gave; names of anything else are left out."""
+        for dim in self.stack.rows_per_dim:
+            values = matrices[_matrix_name(dim)]
+            if self._sharded is None:
+                self._matrix(dim).copy_(values)
+            else:
+                self._sharded.write(dim, 0, weights=values)
 
 
 def dense_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -179,6 +249,10 @@ def _check_dims(stack: Stack) -> None:
 
 def _key(dim: int) -> str:
     return f"dim{dim}"
+
+
+def _matrix_name(dim: int) -> str:
+    return f"collections.{_key(dim)}.embedding_bags.{_key(dim)}.weight"
 
 
 def _collection(
