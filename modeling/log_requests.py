@@ -111,7 +111,7 @@ def encode_requests(schema: FeatureSchema, path: str, window: Window, directory:
             writer.append("scenario", _codes(table["scenario"], codes))
             writer.append("request_position", start + np.flatnonzero(keep))
             coverage = coverage.merge(encoded.coverage)
-            join_times.append(_join_time(table, event_time, path))
+            join_times.append(join_time(table, event_time, path))
             _add_rows(rows, table["request_id"], path)
     write_texts(directory, "request_id", pa.array(list(rows), pa.string()))
     return Requests(rows, np.concatenate(join_times), tuple(codes), coverage, num_read)
@@ -133,12 +133,13 @@ def _codes(scenarios: pa.ChunkedArray, codes: dict[str, int]) -> np.ndarray:
     return np.array(own, np.int16)[np.asarray(encoded.indices)]
 
 
-def _join_time(table: pa.Table, event_time: np.ndarray, path: str) -> np.ndarray:
+def join_time(table: pa.Table, event_time: np.ndarray, path: str) -> np.ndarray:
+    """int64 [R], the moment whose ad rows each request saw: ``ads_as_of``, else its own time."""
     if "ads_as_of" not in table.schema.names:
         return event_time
     given = np.asarray(table["ads_as_of"].is_valid())
-    join_time = event_time.copy()
+    seen = event_time.copy()
     known = table["ads_as_of"].filter(pa.array(given))
     if len(known):
-        join_time[given] = utc_micros(known, column="ads_as_of", source=path)
-    return join_time
+        seen[given] = utc_micros(known, column="ads_as_of", source=path)
+    return seen

@@ -61,7 +61,20 @@ def test_score_with_a_sealed_bundle(invoke, bundle, log_directory, tmp_path):
         "parts_kept": 0,
         "rows": 2400,
         "rows_scored": 2399,
+        "rows_seen": 2399,
+        "rows_outside": 0,
+        "rows_no_ad": 1,
+        "rows_no_member": 0,
     }
+    assert "warning: 2,399 of the 2,399 rows with scores are not later than the data" in result.stderr
+
+
+@pytest.mark.parametrize("teachers", [0, 2])
+def test_score_wants_one_teacher(invoke, log_directory, tmp_path, teachers):
+    options = [("--bundle", tmp_path), ("--series", tmp_path)][:teachers]
+    result = invoke("score", "--logs", log_directory, "--out", tmp_path, *(word for pair in options for word in pair))
+    assert result.exit_code == 2
+    assert "expected one teacher" in result.stderr
 
 
 def test_single_options_win_over_the_file(config_file, config):
