@@ -1,21 +1,28 @@
 """Encoded ids and floats to the dense tensors that exported graphs take: look-up and pooling in NumPy.
 
-The serving twin of ``modeling.tables.FeatureTables``; graphs never hold a table. Shapes: B rows, L events, E width of
-an event (its fields' embeddings side by side), F width of the flat input, W ids of one group.
+The serving twin of ``modeling.tables.FeatureTables``; graphs never hold a table. What never changes between calls is
+kept apart from what a request brings: a :class:`TableLookup` holds the static assets (tables, which feature reads which
+of them, where its embedding goes, what is pooled), made once when a bundle is opened and shared by all threads; a call
+takes the request's tensors alone (ids, whose zeros are lengths and masks, and floats) and allocates its results anew.
+Shapes: B rows, L events, E width of an event (its fields' embeddings side by side), F width of the flat input, W ids of
+one group.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
 from contracts.errors import MismatchError
 from contracts.layout import IdColumn, SequenceLayout, SideLayout
+from engines.buckets import bucket_for, used_length
+from engines.int8_tables import StoredTable, merged, stored_table
 
 TABLE_PREFIX = "tables."
 MERGE_LIMIT_BYTES = 16 << 20
-"""Tables up to this size are copied side by side, so that all of one width need a single take. A larger one stays where
-it is: mapped from the bundle, shared by all workers, and its take dominated by memory rather than by calls."""
+"""Tables up to this size are copied side by side, so that all of one width and kind need a single take. A larger one
+stays where it is: mapped from the bundle, shared by all workers, its take dominated by memory rather than by calls."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,8 @@ class LookedUp:
     """Dense inputs of one side.
 
     ``flat`` is float32 [B, F]: floats, one mean embedding per bag, and one per sequence field if sequences are pooled.
-    ``sequences`` maps a name to (float32 [B, L, E] with zeros at padding, bool [B, L] true at events).
+    ``sequences`` maps a name to (float32 [B, L, E] with zeros at padding, bool [B, L] true at events); L is the
+    sequence's ``max_length``, or a smaller bucket that holds the longest history of the call.
     """
 
     flat: np.ndarray
@@ -37,15 +45,29 @@ class TableLookup:
 
     Args:
         layout: Positions of the side's ids and floats.
-        tables: ``tables.<name>`` to float32 [rows, dim]; others may be present.
+        tables: ``tables.<name>`` to float32 [rows, dim], or to int8 [rows, dim] beside ``tables.<name>.scale`` float32
+            [rows] (``engines.int8_tables``); others may be present.
         pool_sequences: Whether ``flat`` ends with the mean of each sequence field.
+        length_buckets: Lengths, ascending, to which sequences are cut where all histories of a call fit. None: every
+            sequence has its ``max_length``.
 
     Raises:
-        MismatchError: A table is missing or of another width than the layout says.
+        MismatchError: A table is missing, of another width than the layout says, or int8 without its scales.
     """
 
-    def __init__(self, layout: SideLayout, tables: Mapping[str, np.ndarray], *, pool_sequences: bool) -> None:
+    def __init__(
+        self,
+        layout: SideLayout,
+        tables: Mapping[str, np.ndarray],
+        *,
+        pool_sequences: bool,
+        length_buckets: Sequence[int] = (),
+    ) -> None:
         self._layout = layout
+        self._lengths = {
+            sequence.name: (*(length for length in length_buckets if length < sequence.max_length), sequence.max_length)
+            for sequence in layout.sequences
+        }
         self._flat_dim = layout.flat_dim(pool_sequences)
         self._groups = tuple(_Group(uses, tables) for uses in _grouped(_uses(layout, pool_sequences), tables))
 
@@ -57,10 +79,16 @@ class TableLookup:
         """
         flat = np.empty((len(ids), self._flat_dim), np.float32)
         flat[:, : self._layout.num_floats] = floats
-        sequences = {sequence.name: _unfilled(ids, sequence) for sequence in self._layout.sequences}
+        sequences = {sequence.name: self._unfilled(ids, sequence) for sequence in self._layout.sequences}
         for group in self._groups:
             group.fill(ids, flat, sequences)
         return LookedUp(flat, sequences)
+
+    def _unfilled(self, ids: np.ndarray, sequence: SequenceLayout) -> tuple[np.ndarray, np.ndarray]:
+        first, lengths = sequence.fields[0], self._lengths[sequence.name]
+        mask = ids[:, first.start : first.start + first.width] != 0
+        length = bucket_for(used_length(mask), lengths) if len(lengths) > 1 else sequence.max_length
+        return np.empty((len(ids), length, sequence.dim), np.float32), mask[:, :length]
 
 
 @dataclass(frozen=True)
@@ -71,10 +99,6 @@ class _Use:
     flat_start: int | None
     sequence: str | None = None
     event_start: int = 0
-
-    @property
-    def is_single(self) -> bool:
-        return self.column.width == 1 and self.sequence is None
 
 
 def _uses(layout: SideLayout, pool_sequences: bool) -> list[_Use]:
@@ -91,29 +115,29 @@ def _uses(layout: SideLayout, pool_sequences: bool) -> list[_Use]:
 
 
 def _grouped(uses: Sequence[_Use], tables: Mapping[str, np.ndarray]) -> list[list[_Use]]:
-    """Uses that share a take: those of one large table, or those of all small tables of one width."""
-    groups: dict[str | int, list[_Use]] = {}
+    """Uses that share a take: those of one large table, or those of all small tables of one width and kind."""
+    groups: dict[object, list[_Use]] = {}
     for use in uses:
         table = _table(tables, use.column)
-        key = use.column.table if table.nbytes > MERGE_LIMIT_BYTES else use.column.dim
-        groups.setdefault(key, []).append(use)
+        is_large = table.nbytes > MERGE_LIMIT_BYTES
+        groups.setdefault(use.column.table if is_large else (use.column.dim, table.scales is None), []).append(use)
     return list(groups.values())
 
 
-def _table(tables: Mapping[str, np.ndarray], column: IdColumn) -> np.ndarray:
+def _table(tables: Mapping[str, np.ndarray], column: IdColumn) -> StoredTable:
     name = f"{TABLE_PREFIX}{column.table}"
     if name not in tables:
         raise MismatchError(f"weights hold no {name}, which feature {column.name} looks up")
     if tables[name].ndim != 2 or tables[name].shape[1] != column.dim:
         raise MismatchError(f"{name} has shape {tables[name].shape}, feature {column.name} expects width {column.dim}")
-    return tables[name]
+    return stored_table(tables, name)
 
 
 class _Group:
-    """Uses of one matrix, served by one take."""
+    """Uses of one matrix, served by one take: first single ids, then bags by width, then events."""
 
     def __init__(self, uses: Sequence[_Use], tables: Mapping[str, np.ndarray]) -> None:
-        uses = sorted(uses, key=lambda use: not use.is_single)  # single ids first: they fill the flat input at once
+        uses = sorted(uses, key=lambda use: (use.sequence is not None, use.column.width))
         members = {use.column.table: _table(tables, use.column) for use in uses}
         first_rows = dict(zip(members, np.cumsum([0, *(len(table) for table in members.values())]), strict=False))
         widths = [use.column.width for use in uses]
@@ -121,31 +145,27 @@ class _Group:
         self._columns = np.concatenate([use.column.start + np.arange(use.column.width) for use in uses])
         self._offsets = np.repeat([first_rows[use.column.table] for use in uses], widths)
         self._limits = np.repeat([len(members[use.column.table]) for use in uses], widths).astype(np.uint32)
-        self._matrix, self._padding_is_zero = _matrix(members)
-        self._dim = uses[0].column.dim
-        self._num_single = sum(use.is_single for use in uses)
-        self._single_columns = _flat_columns(uses[: self._num_single], self._dim)
-        self._bounds = np.cumsum([0, *widths]).tolist()
-        self._uses = uses
+        self._matrix, self._padding_is_zero = _matrix(list(members.values()))
+        starts = np.cumsum([0, *widths]).tolist()
+        self._pools = _pools(uses, starts)
+        self._events = [
+            (use.sequence, slice(use.event_start, use.event_start + use.column.dim), start)
+            for use, start in zip(uses, starts, strict=False)
+            if use.sequence is not None
+        ]
 
     def fill(self, ids: np.ndarray, flat: np.ndarray, sequences: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
         picked = ids.take(self._columns, axis=1)  # [B, W]
         if (picked.view(np.uint32) >= self._limits).any():  # the view makes negative ids large
             self._refuse(picked)
-        embeddings = self._matrix.take(picked + self._offsets, axis=0)  # [B, W, dim]
+        embeddings = self._matrix.take(picked + self._offsets)  # [B, W, dim]
         if not self._padding_is_zero:
             embeddings[picked == 0] = 0
-        if self._num_single:
-            flat[:, self._single_columns] = embeddings[:, : self._num_single].reshape(
-                len(ids), self._num_single * self._dim
-            )
-        for position in range(self._num_single, len(self._uses)):
-            use, here = self._uses[position], slice(self._bounds[position], self._bounds[position + 1])
-            if use.flat_start is not None:
-                flat[:, use.flat_start : use.flat_start + self._dim] = _mean(embeddings[:, here], picked[:, here])
-            if use.sequence is not None:
-                events = sequences[use.sequence][0]
-                events[:, :, use.event_start : use.event_start + self._dim] = embeddings[:, here]
+        for pool in self._pools:
+            flat[:, pool.flat] = pool.mean(embeddings, picked)
+        for name, place, start in self._events:
+            events = sequences[name][0]
+            events[:, :, place] = embeddings[:, start : start + events.shape[1]]
 
     def _refuse(self, picked: np.ndarray) -> None:
         row, column = np.argwhere(picked.view(np.uint32) >= self._limits)[0]
@@ -155,33 +175,49 @@ class _Group:
         )
 
 
-def _matrix(members: Mapping[str, np.ndarray]) -> tuple[np.ndarray, bool]:
+@dataclass(frozen=True)
+class _Pool:
+    """``count`` uses of ``width`` ids each that lie side by side in a group and are pooled together."""
+
+    start: int
+    count: int
+    width: int
+    flat: np.ndarray | slice
+
+    def mean(self, embeddings: np.ndarray, picked: np.ndarray) -> np.ndarray:
+        """Means over the ids that are not padding: [B, W, dim] to [B, count * dim]. Padding is already zero."""
+        rows, dim = len(picked), embeddings.shape[-1]
+        here = slice(self.start, self.start + self.count * self.width)
+        if self.width == 1:
+            return embeddings[:, here].reshape(rows, self.count * dim)
+        counts = np.maximum((picked[:, here].reshape(rows, self.count, self.width) != 0).sum(axis=2), 1)
+        parts = embeddings[:, here].reshape(rows, self.count, self.width, dim)
+        means = np.einsum("bnwd->bnd", parts)  # at 500 rows 2.5 times as fast as a sum over the axis
+        means /= counts[:, :, None].astype(np.float32)
+        return means.reshape(rows, self.count * dim)
+
+
+def _pools(uses: Sequence[_Use], starts: Sequence[int]) -> list[_Pool]:
+    """Pools of uses that follow one another and are equally wide; those that are not pooled are left out."""
+    pools = []
+    places = [(use, start) for use, start in zip(uses, starts, strict=False) if use.flat_start is not None]
+    for width, members in groupby(places, key=lambda place: place[0].column.width):
+        here = list(members)
+        pools.append(_Pool(here[0][1], len(here), width, _flat_columns([use for use, _ in here])))
+    return pools
+
+
+def _matrix(tables: list[StoredTable]) -> tuple[StoredTable, bool]:
     """One matrix for a group, and whether the padding rows in it are zero. A large table is used where it lies."""
-    tables = list(members.values())
     if len(tables) == 1 and tables[0].nbytes > MERGE_LIMIT_BYTES:
         return tables[0], False
-    copies = [np.array(table, np.float32) for table in tables]
-    for table in copies:
-        table[0] = 0
-    return np.concatenate(copies), True
+    return merged(tables), True
 
 
-def _flat_columns(uses: Sequence[_Use], dim: int) -> np.ndarray | slice:
-    """Flat columns of single ids; a slice where they lie side by side, which copies faster."""
+def _flat_columns(uses: Sequence[_Use]) -> np.ndarray | slice:
+    """Flat columns of equally wide uses; a slice where they lie side by side, which copies faster."""
     starts = np.array([use.flat_start for use in uses], np.intp)
-    columns = (starts[:, None] + np.arange(dim)).ravel()
-    if len(columns) and (np.diff(columns) == 1).all():
+    columns = (starts[:, None] + np.arange(uses[0].column.dim)).ravel()
+    if (np.diff(columns) == 1).all():
         return slice(int(columns[0]), int(columns[-1]) + 1)
     return columns
-
-
-def _mean(embeddings: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Mean over the ids that are not padding: [B, L, dim] to [B, dim]. Padding is already zero."""
-    counts = np.count_nonzero(ids, axis=1)
-    return embeddings.sum(axis=1) / np.maximum(counts, 1)[:, None].astype(np.float32)
-
-
-def _unfilled(ids: np.ndarray, sequence: SequenceLayout) -> tuple[np.ndarray, np.ndarray]:
-    first = sequence.fields[0]
-    embeddings = np.empty((len(ids), sequence.max_length, sequence.dim), np.float32)
-    return embeddings, ids[:, first.start : first.start + first.width] != 0

@@ -7,6 +7,7 @@ from contracts.errors import MismatchError
 from contracts.layout import SideLayout, side_layout
 from contracts.schema import Feature, FeatureSchema, SequenceField, Table
 from engines import lookup
+from engines.int8_tables import dequantise_table, quantise_table
 from engines.lookup import TableLookup
 
 
@@ -165,3 +166,54 @@ def test_merging_copies_and_leaves_the_mapped_weights_alone(layout, tables):
     TableLookup(layout, tables, pool_sequences=True)(*random_rows(layout, 4))
     for name, table in tables.items():
         np.testing.assert_array_equal(table, before[name])
+
+
+def quantised(tables: dict[str, np.ndarray], names: set[str]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Tables with those of ``names`` in int8, and the float tables that they stand for."""
+    stored, stands_for = dict(tables), dict(tables)
+    for name in names:
+        values, scales = quantise_table(tables[name])
+        stored |= {name: values, f"{name}.scale": scales}
+        stands_for[name] = dequantise_table(values, scales)
+    return stored, stands_for
+
+
+@pytest.mark.parametrize("pool_sequences", [False, True])
+@pytest.mark.parametrize("merge_limit", [0, 300, 1 << 20], ids=["mapped", "mixed", "merged"])
+@pytest.mark.parametrize("names", [{"tables.video"}, {"tables.video", "tables.tag", "tables.country"}], ids=len)
+def test_int8_tables_equal_the_floats_they_stand_for(layout, tables, monkeypatch, pool_sequences, merge_limit, names):
+    monkeypatch.setattr(lookup, "MERGE_LIMIT_BYTES", merge_limit)
+    stored, stands_for = quantised(tables, names)
+    rows = random_rows(layout, 17)
+    computed = TableLookup(layout, stored, pool_sequences=pool_sequences)(*rows)
+    expected = TableLookup(layout, stands_for, pool_sequences=pool_sequences)(*rows)
+    np.testing.assert_array_equal(computed.flat, expected.flat)
+    for name, (embeddings, _) in expected.sequences.items():
+        np.testing.assert_array_equal(computed.sequences[name][0], embeddings)
+
+
+def test_int8_without_its_scales_is_named(layout, tables):
+    stored, _ = quantised(tables, {"tables.video"})
+    with pytest.raises(MismatchError, match=r"tables\.video is int8 and needs tables\.video\.scale .*, got none"):
+        TableLookup(layout, {k: v for k, v in stored.items() if k != "tables.video.scale"}, pool_sequences=True)
+    stored["tables.video.scale"] = stored["tables.video.scale"][:-1]
+    with pytest.raises(MismatchError, match=r"needs tables\.video\.scale float32 \[50\], got float32 \[49\]"):
+        TableLookup(layout, stored, pool_sequences=True)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 17])
+def test_sequences_are_cut_to_a_bucket_that_holds_the_longest(layout, tables, rows):
+    ids, floats = random_rows(layout, rows)
+    watch = next(sequence for sequence in layout.sequences if sequence.name == "watch")
+    for field in watch.fields:
+        ids[:, field.start + 3 : field.start + field.width] = 0  # at most 3 of 5 events
+    whole = TableLookup(layout, tables, pool_sequences=True)(ids, floats)
+    for buckets, length in (((1, 3, 9), 3), ((1, 4), 4), ((1,), 5), ((8,), 5)):
+        cut = TableLookup(layout, tables, pool_sequences=True, length_buckets=buckets)(ids, floats)
+        np.testing.assert_array_equal(cut.flat, whole.flat)
+        embeddings, mask = cut.sequences["watch"]
+        if rows == 17:
+            assert embeddings.shape == (rows, length, 6)
+        np.testing.assert_array_equal(embeddings, whole.sequences["watch"][0][:, : embeddings.shape[1]])
+        np.testing.assert_array_equal(mask, whole.sequences["watch"][1][:, : embeddings.shape[1]])
+        assert cut.sequences["search"][0].shape == (rows, 1, 4)
