@@ -43,14 +43,21 @@ class ProgressiveExtraction(nn.Module):
         self.gates = nn.Parameter(stacked_xavier(num_tasks, in_dim, shared_experts + task_experts))
 
     def forward(self, x: Tensor) -> Tensor:
-        experts = F.relu(torch.matmul(x, self.experts) + self.expert_bias)
-        gates = torch.softmax(torch.matmul(x, self.gates), dim=-1)
+        experts = F.relu(_side_by_side(x, self.experts) + self.expert_bias)
+        gates = torch.softmax(_side_by_side(x, self.gates), dim=-1)
         mixed = [_mix(gates[task], self._readable(experts, task)) for task in range(self.num_tasks)]
         return torch.stack(mixed)
 
     def _readable(self, experts: Tensor, task: int) -> Tensor:
         start = self.shared_experts + task * self.task_experts
         return torch.cat([experts[: self.shared_experts], experts[start : start + self.task_experts]])
+
+
+def _side_by_side(x: Tensor, matrices: Tensor) -> Tensor:
+    """``[M, B, D]`` from ``[B, F]`` and M matrices ``[M, F, D]``: one product with all, which reads ``x`` once."""
+    count, in_dim, out_dim = matrices.shape
+    product = x @ matrices.transpose(0, 1).reshape(in_dim, count * out_dim)
+    return product.unflatten(1, (count, out_dim)).transpose(0, 1)
 
 
 def _mix(gate: Tensor, experts: Tensor) -> Tensor:
