@@ -67,7 +67,7 @@ class AdsGraph(nn.Module):
         return self.ranker.score_ads(state, EvenRows(requests, width), *flat).unflatten(0, (requests, width))
 
 
-def export_heavy(run: Run, log: LogPaths, out: Path) -> Bundle:
+def export_heavy(run: Run, log: LogPaths, out: Path, *, examples: Examples | None = None) -> Bundle:
     """Seal a bundle at ``out``, after its graphs have been compared with the model on real rows.
 
     Args:
@@ -75,13 +75,16 @@ def export_heavy(run: Run, log: LogPaths, out: Path) -> Bundle:
         log: The log trained on: its impressions of the run's time window give the rows that are compared, the saved
             requests and the profile.
         out: Directory to create.
+        examples: These impressions, where they are read already.
 
     Raises:
         ArtifactError: A graph gives other probabilities than the model; nothing is left behind.
         InputError: ``out`` exists.
     """
-    window = {"start": run.summary.start, "end": run.summary.end}
-    examples = read_impressions(run.schema, log, run.path / EXAMPLES, **window)
+    if examples is None:
+        window = {"start": run.summary.start, "end": run.summary.end}
+        examples = read_impressions(run.schema, log, run.path / EXAMPLES, **window)
+    rows = examples
     return seal_bundle(
         out,
         kind="heavy",
@@ -91,7 +94,7 @@ def export_heavy(run: Run, log: LogPaths, out: Path) -> Bundle:
         dims={"token_dim": run.config.model.token_dim, "num_tasks": len(run.schema.tasks)},
         watermark=run.summary.watermark,
         metrics=run.summary.metrics,
-        fill=lambda directory: write_model(run, examples, directory),
+        fill=lambda directory: write_model(run, rows, directory),
     )
 
 
