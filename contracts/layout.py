@@ -5,9 +5,9 @@ Pure positions, shared by training, export and serving. An encoded row is ``num_
 name and field-major (all events of one field, then all of the next). Floats are sorted by name.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from contracts.schema import Feature, FeatureSchema, Side
+from contracts.schema import Feature, FeatureSchema, Pooling, Side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,7 @@ class IdColumn:
         start: First position in a row of ids.
         width: 1 for a categorical feature, else its ``max_length``.
         dim: Width of one embedding of the table, E.
+        pooling: How the embeddings of several ids become one.
     """
 
     name: str
@@ -27,6 +28,7 @@ class IdColumn:
     start: int
     width: int
     dim: int
+    pooling: Pooling = "mean"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,7 @@ class SideLayout:
 
     Args:
         side: query, ad or pair.
-        bags: Categorical (width 1) and multi_categorical features: one mean embedding each, over ids other than 0.
+        bags: Categorical (width 1) and multi_categorical features: one embedding each, pooled over ids other than 0.
         sequences: Behaviour sequences.
         dense: Dense and embedding features.
         num_ids: Ids a row.
@@ -85,7 +87,7 @@ class SideLayout:
     num_floats: int
 
     def flat(self, pool_sequences: bool) -> tuple[FlatSlice, ...]:
-        """The dense model input, in order: floats, one mean embedding a bag, and, where asked, one a sequence field.
+        """The dense model input: floats, one pooled embedding a bag and, where asked, one mean a sequence field.
 
         An empty bag or sequence is a slice of zeros.
         """
@@ -117,7 +119,8 @@ def _bags(schema: FeatureSchema, features: dict[str, Feature]) -> tuple[tuple[Id
     bags, start = [], 0
     for name, feature in features.items():
         if feature.kind in ("categorical", "multi_categorical"):
-            bags.append(_id_column(schema, name, feature.table or "", start, feature.max_length or 1))
+            column = _id_column(schema, name, feature.table or "", start, feature.max_length or 1)
+            bags.append(replace(column, pooling=feature.pooling))
             start += bags[-1].width
     return tuple(bags), start
 

@@ -19,10 +19,12 @@ from contracts.schema_rules import schema_faults
 Side = Literal["query", "ad", "pair"]
 Kind = Literal["categorical", "dense", "multi_categorical", "embedding", "sequence"]
 Transform = Literal["none", "log1p", "standardize", "log1p_standardize", "quantile"]
+Pooling = Literal["mean", "sum"]
 
 SIDES: tuple[Side, ...] = ("query", "ad", "pair")
 PADDING, MISSING, OUT_OF_VOCABULARY = 0, 1, 2
 NUM_RESERVED = 3  # ids 0, 1 and 2 of every table
+
 DEFAULT_AGE_DIM = 8
 DEFAULT_AGE_BUCKETS = 32
 DEFAULT_QUANTILES = 64
@@ -97,7 +99,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         default: Dense value that stands in for a missing one, before the transform; null means the fitted mean, or the
             middle for ``quantile``.
         max_length: Values kept of a multi_categorical feature (the first) or a sequence (the most recent).
-        pooling: Of a multi_categorical feature.
+        pooling: Of a multi_categorical feature: ``sum`` lets the number of values scale the result, ``mean`` does not.
         length: Width of an embedding feature.
         buckets: Number of quantile intervals; 64 unless given.
         fields: Columns of a sequence.
@@ -111,7 +113,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     transform: Transform = "none"
     default: float | None = None
     max_length: int | None = None
-    pooling: Literal["mean"] = "mean"
+    pooling: Pooling = "mean"
     length: int | None = None
     buckets: int | None = None
     fields: dict[str, SequenceField] | None = None

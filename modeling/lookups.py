@@ -108,6 +108,7 @@ class SideRequest:
         self._gather, self._stack, self._ids = gather, stack, ids
         self._singles = self._add_singles([column for column in layout.bags if column.width == 1])
         wide = [column for column in layout.bags if column.width > 1]
+        self._sums: dict[int, Tensor] = {}
         fields = [field for sequence in layout.sequences for field in sequence.fields] if pool_sequences else []
         self._wide = {column.start: self._add_wide(column) for column in wide + fields}
         self._pooled_starts = [column.start for column in (*layout.bags, *fields)]
@@ -132,8 +133,10 @@ class SideRequest:
         """A column of several ids a row, [B, width]: one bag a row."""
         ids = self._ids[:, column.start : column.start + column.width]
         present = ids != 0
-        rows = ids[present] + self._stack.starts[column.table]
-        return self._gather.add(column.dim, rows, present.sum(1, dtype=torch.int32))
+        rows, lengths = ids[present] + self._stack.starts[column.table], present.sum(1, dtype=torch.int32)
+        if column.pooling == "sum":
+            self._sums[column.start] = lengths
+        return self._gather.add(column.dim, rows, lengths)
 
     def _add_events(self, sequence: SequenceLayout) -> "_Events":
         """One bag an event and field; padded places ask for nothing."""
@@ -152,6 +155,8 @@ class SideRequest:
         """The side's model inputs, once the gather has run; ``floats`` is [B, num_floats]."""
         num_rows = len(self._ids)
         pooled = {start: self._gather.found(ticket) for start, ticket in self._wide.items()}
+        for start, lengths in self._sums.items():
+            pooled[start] = pooled[start] * lengths.unsqueeze(1)  # the look-up gave means
         for ticket, starts in self._singles.items():
             # unbind, not one slice a column: its backward is a single stack
             columns = self._gather.found(ticket).view(num_rows, len(starts), -1).unbind(1)

@@ -236,7 +236,7 @@ MALFORMED: list[tuple[Change, str]] = [
     ),
     (feature("tags", max_length=None), "features.tags.max_length: required for kind 'multi_categorical', got null"),
     (feature("tags", max_length=0), "features.tags.max_length: expected 1..65536, got 0"),
-    (feature("tags", pooling="sum"), "features.tags.pooling: expected one of 'mean', got \"sum\""),
+    (feature("tags", pooling="max"), "features.tags.pooling: expected one of 'mean', 'sum', got \"max\""),
     (
         feature("tags", transform="log1p"),
         "features.tags.transform: not for kind 'multi_categorical', expected it to be absent, got \"log1p\"",

@@ -24,6 +24,8 @@ def make_schema() -> FeatureSchema:
         features={
             "country": Feature(side="query", kind="categorical", table="country"),
             "liked": Feature(side="query", kind="multi_categorical", table="tag", max_length=3),
+            "seen": Feature(side="query", kind="multi_categorical", table="tag", max_length=3, pooling="sum"),
+            "tagged": Feature(side="query", kind="multi_categorical", table="tag", max_length=3),
             "last": Feature(side="query", kind="categorical", table="video"),
             "age": Feature(side="query", kind="dense", default=0.0),
             "taste": Feature(side="query", kind="embedding", length=3),
@@ -88,7 +90,8 @@ def plain(layout: SideLayout, tables: dict, ids: np.ndarray, floats: np.ndarray,
         for column in columns:
             table = tables[f"tables.{column.table}"]
             picked = [table[i] for i in ids[row, column.start : column.start + column.width] if i != 0]
-            pieces.append(np.mean(picked, axis=0) if picked else np.zeros(column.dim, np.float32))
+            pool = np.sum if column.pooling == "sum" else np.mean
+            pieces.append(pool(picked, axis=0) if picked else np.zeros(column.dim, np.float32))
         flats.append(np.concatenate(pieces))
         for sequence in layout.sequences:
             embeddings, mask = sequences[sequence.name]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from contracts.errors import ConfigError, MismatchError
 from contracts.layout import SideLayout, side_layout
-from contracts.schema import Feature, FeatureSchema, Table
+from contracts.schema import Feature, FeatureSchema, Pooling, Table
 from engines.lookup import TableLookup
 from modeling.tables import FeatureTables, dense_parameters
 
@@ -69,7 +70,8 @@ class PlainTables(nn.Module):
         parts = [floats]
         for column in (*layout.bags, *fields):
             found, present = self.look_up(ids, column)
-            parts.append((found * present[..., None]).sum(1) / present.sum(1, keepdim=True).clamp(min=1))
+            count = 1 if column.pooling == "sum" else present.sum(1, keepdim=True).clamp(min=1)
+            parts.append((found * present[..., None]).sum(1) / count)
         return torch.cat(parts, dim=1)
 
     def events(self, layout: SideLayout, ids: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
@@ -89,8 +91,11 @@ def loss_of(flats: list[Tensor], events: list[Tensor]) -> Tensor:
     return total
 
 
+@pytest.mark.parametrize("pooling", ["mean", "sum"])
 @pytest.mark.parametrize("pool_sequences", [True, False])
-def test_look_ups_equal_plain_embeddings(small_schema: FeatureSchema, pool_sequences: bool) -> None:
+def test_look_ups_equal_plain_embeddings(small_schema: FeatureSchema, pool_sequences: bool, pooling: Pooling) -> None:
+    topics = msgspec.structs.replace(small_schema.features["topics"], pooling=pooling)
+    small_schema = msgspec.structs.replace(small_schema, features=small_schema.features | {"topics": topics})
     tables = make_tables(small_schema, pool_sequences=pool_sequences)
     plain, inputs = PlainTables(tables), all_sides(small_schema)
     for side, found in tables.forward_sides(inputs).items():
