@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from modeling.batches import Batch, gather, prefetch
+from modeling.batches import Batch, gather_share, prefetch
+from modeling.distributed import ALONE, Ranks
 from modeling.examples import Examples
 
 _MICROS_PER_DAY = 86_400_000_000
@@ -23,15 +24,16 @@ class DayBatches:
         examples: What to draw from.
         pairs_per_batch: Pairs a batch, about: a day is cut into batches of nearly equal size between requests.
         seed: Of the order.
+        ranks: Each process gets its share of every batch; the batches are the same for any number of processes.
 
     Raises:
         ValueError: ``pairs_per_batch`` is not positive.
     """
 
-    def __init__(self, examples: Examples, *, pairs_per_batch: int, seed: int) -> None:
+    def __init__(self, examples: Examples, *, pairs_per_batch: int, seed: int, ranks: Ranks = ALONE) -> None:
         if pairs_per_batch < 1:
             raise ValueError(f"pairs_per_batch must be 1 or more, got {pairs_per_batch}")
-        self._examples, self._seed = examples, seed
+        self._examples, self._seed, self._ranks = examples, seed, ranks
         self._request_row = np.asarray(examples.request_row)
         self._days = np.asarray(examples.event_time) // _MICROS_PER_DAY  # [R]
         _, pairs_a_day = np.unique(self._days[self._request_row], return_counts=True)
@@ -45,7 +47,8 @@ class DayBatches:
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of one epoch from the ``start``-th on."""
         pieces = self._pieces(np.random.default_rng((self._seed, epoch)))
-        return prefetch(gather(self._examples, rows) for rows in pieces[start:])
+        device = self._ranks.device
+        return prefetch(gather_share(self._examples, rows, self._ranks, device=device) for rows in pieces[start:])
 
     def _pieces(self, generator: np.random.Generator) -> list[np.ndarray]:
         """Positions of the pairs of each batch."""

@@ -69,10 +69,14 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Of initial weights and order.")] = None,
     json: Json = False,
 ) -> None:
-    """Distil a student for one scenario: the lowest KL to the teacher's scores on the latest requests wins."""
+    """Distil a student for one scenario: the lowest KL to the teacher's scores on the latest requests wins.
+
+    Several processes train one student with `torchrun --nproc-per-node N -m -- adsieve distill train ...`.
+    """
     from contracts.records import LogPaths
     from contracts.schema import load_schema
     from distill.train import train_student
+    from modeling.distributed import join_ranks
 
     changes = {
         "epochs": epochs,
@@ -86,11 +90,13 @@ def train(
         "propensity_weights": propensity_weights,
         "seed": seed,
     }
-    chosen = choose_config(
-        preset, config, scenario, {key: value for key, value in changes.items() if value is not None}
-    )
-    log = LogPaths.under(logs, candidates)
-    run = train_student(load_schema(schema, fitted=True), log, out, chosen, scenario=scenario, start=start, end=end)
+    given = {key: value for key, value in changes.items() if value is not None}
+    with join_ranks() as ranks:
+        chosen, log = choose_config(preset, config, scenario, given), LogPaths.under(logs, candidates)
+        fitted = load_schema(schema, fitted=True)
+        run = train_student(fitted, log, out, chosen, scenario=scenario, start=start, end=end, ranks=ranks)
+    if not ranks.is_main:
+        return
     if json:
         print_json({"run": str(out), "summary": run.summary})
         return

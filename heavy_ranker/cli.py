@@ -42,10 +42,14 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Of initial weights and order.")] = None,
     json: Json = False,
 ) -> None:
-    """Train on what was shown: clicks, and whatever the schema chains after them."""
+    """Train on what was shown: clicks, and whatever the schema chains after them.
+
+    Several processes train one model with `torchrun --nproc-per-node N -m -- adsieve heavy train ...`.
+    """
     from contracts.records import LogPaths
     from contracts.schema import load_schema
     from heavy_ranker.train import train_heavy
+    from modeling.distributed import join_ranks
 
     changes = {
         "epochs": epochs,
@@ -55,8 +59,12 @@ def train(
         "validation_share": validation_share,
         "seed": seed,
     }
-    chosen = choose_config(preset, config, {name: value for name, value in changes.items() if value is not None})
-    run = train_heavy(load_schema(schema, fitted=True), LogPaths.under(log), out, chosen, start=start, end=end)
+    with join_ranks() as ranks:
+        chosen = choose_config(preset, config, {name: value for name, value in changes.items() if value is not None})
+        log_paths, fitted = LogPaths.under(log), load_schema(schema, fitted=True)
+        run = train_heavy(fitted, log_paths, out, chosen, start=start, end=end, ranks=ranks)
+    if not ranks.is_main:
+        return
     result = {
         "run": str(out),
         "impressions": run.summary.impressions,

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def impression_loss(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+def impression_loss(logits: Tensor, labels: Tensor, weight: Tensor, totals: Tensor | None = None) -> Tensor:
     """Sum over tasks of the weighted mean cross entropy over known labels.
 
     Computes ``sum_k (sum_b w_b known_bk CE(y_bk, sigmoid(l_bk))) / (sum_b w_b known_bk)``. A task without a known label
@@ -17,6 +17,7 @@ def impression_loss(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
         logits: Per-impression ``[B, K]``.
         labels: ``[B, K]``, NaN where not known (not shown, not mature).
         weight: ``[B]``, not negative.
+        totals: ``[K]``, the denominators where this is a part of a batch: ``known_weight`` of all of it.
 
     Example:
         >>> import torch
@@ -27,5 +28,11 @@ def impression_loss(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
     known = ~labels.isnan()
     entropy = F.binary_cross_entropy_with_logits(logits, labels.nan_to_num(), reduction="none")
     weights = known * weight.unsqueeze(1)
-    totals = weights.sum(0)
+    if totals is None:
+        totals = weights.sum(0)
     return ((entropy * weights).sum(0) / totals.where(totals > 0, 1.0)).sum()
+
+
+def known_weight(labels: Tensor, weight: Tensor) -> Tensor:
+    """The sum of weights over known labels, ``[K]``."""
+    return (~labels.isnan() * weight.unsqueeze(1)).sum(0)

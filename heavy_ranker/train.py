@@ -14,13 +14,14 @@ from contracts.schema import FeatureSchema
 from heavy_ranker.config import HeavyConfig
 from heavy_ranker.data import read_impressions
 from heavy_ranker.evaluate import predict, task_metrics
-from heavy_ranker.loss import impression_loss
+from heavy_ranker.loss import impression_loss, known_weight
 from heavy_ranker.model import HeavyModel
 from heavy_ranker.run import Run, RunSummary, build_model, with_groups
 from modeling.batches import Batch, ShuffledBatches, ordered_batches
+from modeling.distributed import ALONE, Ranks
 from modeling.examples import Examples
 from modeling.loop import TrainResult, mean_loss, train
-from modeling.run import EXAMPLES, begin_run, finish_run
+from modeling.run import EXAMPLES, begin_run, finish_run, read_run
 from modeling.split import split_by_time
 from modeling.tables import dense_parameters
 from modeling.weights import model_weights
@@ -34,10 +35,12 @@ def train_heavy(
     *,
     start: datetime | None = None,
     end: datetime | None = None,
+    ranks: Ranks = ALONE,
 ) -> Run:
     """Train on the log's winners and leave a finished run in ``out``.
 
-    A run that was killed goes on from its newest checkpoint when it is called again with the same arguments.
+    A run that was killed goes on from its newest checkpoint when it is called again with the same arguments. Several
+    processes train one model together, and each returns the run that the first has written.
 
     Args:
         schema: A fitted schema.
@@ -46,6 +49,7 @@ def train_heavy(
         config: Sizes and training.
         start: Only requests not before this time.
         end: Only requests before this time.
+        ranks: The processes of the run, and which of them this is.
 
     Raises:
         ConfigError: The schema is not fitted, or sizes or shares do not fit.
@@ -53,34 +57,51 @@ def train_heavy(
         LogError: The log breaks its contract or has no labelled winner.
     """
     config = with_groups(schema, config)
-    begin_run(out, schema, config)
-    examples = read_impressions(schema, log, out / EXAMPLES, start=start, end=end)
+    with ranks.main_first():
+        begin_run(out, schema, config)
+        examples = read_impressions(schema, log, out / EXAMPLES, start=start, end=end)
     training, validation = split_by_time(examples, config.validation_share)
     model = build_model(schema, config)
-    result = fit(model, training, validation, config, out)
-    summary = RunSummary(
-        schema_fingerprint=schema.fingerprint(),
-        start=start,
-        end=end,
-        watermark=examples.watermark.isoformat(),
-        impressions=len(training),
-        parameters=count_parameters(model),
-        metrics={} if validation is None else _validation_metrics(model, validation, schema, config),
-        history=[msgspec.to_builtins(look) for look in result.history],
-    )
-    finish_run(out, model_weights(model), summary)
+    result = fit(model, training, validation, config, out, ranks)
+    with ranks.main_first():
+        if ranks.is_main:
+            summary = RunSummary(
+                schema_fingerprint=schema.fingerprint(),
+                start=start,
+                end=end,
+                watermark=examples.watermark.isoformat(),
+                impressions=len(training),
+                parameters=count_parameters(model),
+                metrics={} if validation is None else _validation_metrics(model, validation, schema, config),
+                history=[msgspec.to_builtins(look) for look in result.history],
+            )
+            finish_run(out, model_weights(model), summary)
+        else:
+            summary = read_run(out, HeavyConfig, RunSummary, command="adsieve heavy train")[2]
     return Run(out, schema, config, model, summary)
 
 
 def fit(
-    model: HeavyModel, training: Examples, validation: Examples | None, config: HeavyConfig, out: Path
+    model: HeavyModel,
+    training: Examples,
+    validation: Examples | None,
+    config: HeavyConfig,
+    out: Path,
+    ranks: Ranks = ALONE,
 ) -> TrainResult:
     """Run the training loop; the model ends with its best weights, or its last without validation."""
-    loss_fn = batch_loss(model)
-    source = ShuffledBatches(training, pairs_per_batch=config.batch_size, by="request", seed=config.seed)
+    loss_fn = batch_loss(model, ranks)
+    source = ShuffledBatches(
+        training,
+        pairs_per_batch=config.batch_size,
+        by="request",
+        seed=config.seed,
+        device=ranks.device,
+        ranks=ranks,
+    )
     validate = None
     if validation is not None:
-        validate = _validator(loss_fn, validation, config.batch_size)
+        validate = _validator(loss_fn, validation, config.batch_size, ranks)
     fingerprint = msgspec.json.encode([config, len(training), int(np.asarray(training.request_row).sum())]).decode()
     return train(
         model,
@@ -92,15 +113,18 @@ def fit(
         before_epoch=_table_renewal(model, config.seed) if config.fresh_tables else None,
         fingerprint=fingerprint,
         title="Training the heavy ranker",
+        batch_size=config.batch_size,
+        ranks=ranks,
     )
 
 
-def batch_loss(model: HeavyModel) -> Callable[[Batch], Tensor]:
-    """The loss of one batch."""
+def batch_loss(model: HeavyModel, ranks: Ranks = ALONE) -> Callable[[Batch], Tensor]:
+    """The loss of one batch, or this process's share of it."""
 
     def loss(batch: Batch) -> Tensor:
         logits = model(batch.sides(), batch.request_index, batch.ad_index)
-        return impression_loss(logits, batch.labels, batch.weight)
+        totals = None if ranks.alone else ranks.sum(known_weight(batch.labels, batch.weight))
+        return impression_loss(logits, batch.labels, batch.weight, totals)
 
     return loss
 
@@ -122,8 +146,14 @@ def _table_renewal(model: HeavyModel, seed: int) -> Callable[[int], None]:
     return renew
 
 
-def _validator(loss_fn: Callable[[Batch], Tensor], validation: Examples, batch_size: int) -> Callable[[], float]:
-    return lambda: mean_loss(loss_fn, ordered_batches(validation, pairs_per_batch=batch_size))
+def _validator(
+    loss_fn: Callable[[Batch], Tensor], validation: Examples, batch_size: int, ranks: Ranks
+) -> Callable[[], float]:
+    def validate() -> float:
+        batches = ordered_batches(validation, pairs_per_batch=batch_size, device=ranks.device, ranks=ranks)
+        return mean_loss(loss_fn, batches, ranks)
+
+    return validate
 
 
 def _validation_metrics(

@@ -137,11 +137,6 @@ class Ranks:
 ALONE = Ranks()
 
 
-def is_main_process() -> bool:
-    """Whether this process speaks for the run: the only one, or the first that torchrun has started."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
 @contextmanager
 def join_ranks() -> Iterator[Ranks]:
     """Meet the processes that torchrun has started, for the length of a block; without torchrun this one is alone.

@@ -4,7 +4,6 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -15,59 +14,20 @@ from torch import Tensor, nn
 from contracts.errors import AdsieveError, InputError, MismatchError
 from contracts.progress import Advance, progress
 from modeling import checkpoint
+from modeling.adamw import adamw, scaled_rate
+from modeling.distributed import ALONE, Ranks
 from modeling.loop_config import BatchSource, LoopConfig, SizedBatch
+from modeling.loop_state import LoopState, TrainResult, Validation
 from modeling.memory import keep_freed_memory
 from modeling.precision import autocast, resolve
 from modeling.schedule import learning_rate_factor
-from modeling.tables import FeatureTables, dense_parameters
+from modeling.spread import collect, spread
+from modeling.tables import dense_parameters, feature_tables
 
 REPORT_EVERY = 20
 """Steps between two looks at the loss, each of which waits for the device."""
 
 B = TypeVar("B", bound=SizedBatch)
-
-
-class Validation(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at the quality, after ``epoch`` whole epochs: the mean training loss since the last look, and the
-    validation loss if there is one."""
-
-    step: int
-    epoch: int
-    train_loss: float
-    loss: float | None
-
-
-class LoopState(msgspec.Struct, kw_only=True):
-    """Where a run stands. ``best_step`` is the step whose weights had the lowest validation loss."""
-
-    run: str
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0
-    loss_sum: float = 0.0
-    loss_count: int = 0
-    best_step: int | None = None
-    best_loss: float | None = None
-    misses: int = 0
-    finished: bool = False
-    history: list[Validation] = []
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """What training came to; the model holds the best weights.
-
-    Args:
-        steps: Steps done in all.
-        best_step: Step of the weights that the model holds.
-        best_loss: Their validation loss; None without validation.
-        history: Every validation.
-    """
-
-    steps: int
-    best_step: int
-    best_loss: float | None
-    history: list[Validation]
 
 
 def train(
@@ -81,6 +41,8 @@ def train(
     before_epoch: Callable[[int], None] | None = None,
     fingerprint: str = "",
     title: str = "Training",
+    batch_size: int | None = None,
+    ranks: Ranks = ALONE,
 ) -> TrainResult:
     """Train a model and leave its best weights in it.
 
@@ -88,10 +50,15 @@ def train(
     AdamW. A run that was killed goes on from its newest checkpoint in ``run_directory`` and ends with the weights
     that it would have had without the kill; a finished one only loads its best weights.
 
+    Several processes train one model: each holds a part of the rows of the tables and all of the dense layers, and
+    works on its share of each batch. The result is that of one process but for the order in which numbers are added,
+    and for dropout, which each process draws for itself. At the end every process holds the whole model.
+
     Args:
         model: Holds dense layers and, usually, one ``FeatureTables``.
         source: Batches; their order may depend on the epoch alone.
-        loss_fn: Runs the model on a batch and gives the mean loss, a scalar.
+        loss_fn: Runs the model on a batch and gives the mean loss, a scalar; with several processes this one's share
+            of it, so that the sum over processes is the mean over the whole batch.
         config: Rates, length and rhythm.
         run_directory: Takes the checkpoints and the TensorBoard events.
         validate: Gives a loss, lower is better; called in evaluation mode, without gradients. None keeps the last
@@ -99,18 +66,25 @@ def train(
         before_epoch: Called with each epoch as it begins, such as to draw tables anew.
         fingerprint: Of whatever else decides the run (data, model); checkpoints of another run are refused.
         title: Shown beside the progress.
+        batch_size: Examples of a whole batch, for ``LoopConfig.reference_batch_size``.
+        ranks: The processes of the run, and which of them this is.
 
     Raises:
+        ConfigError: ``reference_batch_size`` is set, and there is no ``batch_size``.
         InputError: ``source`` has no batch.
         MismatchError: ``run_directory`` has checkpoints of another run.
-        AdsieveError: The loss is no longer finite.
+        AdsieveError: The loss is no longer finite, or the processes hold different weights.
     """
     keep_freed_memory()
-    run = _Run(model, source, loss_fn, validate, config, run_directory)
+    rate = scaled_rate(config, batch_size)
+    spread(model, ranks)
+    run = _Run(model, source, loss_fn, validate, config, rate, run_directory, ranks)
     run.resume(hashlib.sha256(msgspec.json.encode([config, fingerprint, len(source)])).hexdigest())
     with ExitStack() as stack:
-        run.advance = stack.enter_context(progress(title, total=run.steps_left, unit="steps"))
-        run.writer = stack.enter_context(_tensorboard(run_directory, run.state.step)) if config.tensorboard else None
+        if ranks.is_main:
+            run.advance = stack.enter_context(progress(title, total=run.steps_left, unit="steps"))
+        if ranks.is_main and config.tensorboard:
+            run.writer = stack.enter_context(_tensorboard(run_directory, run.state.step))
         while not run.state.finished:
             if run.state.batch == 0 and before_epoch is not None:
                 before_epoch(run.state.epoch)
@@ -121,13 +95,17 @@ def train(
 
 
 @torch.no_grad()
-def mean_loss(loss_fn: Callable[[B], Tensor], batches: Iterable[B]) -> float:
-    """Mean of a loss over batches, weighted by their number of examples; NaN without any."""
-    total, count = 0.0, 0
-    for batch in batches:
-        total += float(loss_fn(batch)) * len(batch)
-        count += len(batch)
-    return total / count if count else math.nan
+def mean_loss(loss_fn: Callable[[B], Tensor], batches: Iterable[B], ranks: Ranks = ALONE) -> float:
+    """Mean of a loss over batches, weighted by their number of examples; NaN without any.
+
+    With several processes, ``loss_fn`` gives this one's share of the loss of its share of a batch, as in ``train``.
+    """
+    found = [(float(loss_fn(batch)), len(batch)) for batch in batches]
+    if not found:
+        return math.nan
+    losses, counts = ranks.sum(torch.tensor(found, dtype=torch.float64)).T.tolist()
+    total = sum(loss * count for loss, count in zip(losses, counts, strict=True))
+    return total / sum(counts)
 
 
 class _Run(Generic[B]):
@@ -140,14 +118,17 @@ class _Run(Generic[B]):
         loss_fn: Callable[[B], Tensor],
         validate: Callable[[], float] | None,
         config: LoopConfig,
+        learning_rate: float,
         directory: Path,
+        ranks: Ranks,
     ) -> None:
         self._model, self._source, self._loss_fn, self._validate = model, source, loss_fn, validate
         self._config, self._checkpoints = config, directory / "checkpoints"
+        self._learning_rate, self._ranks = learning_rate, ranks
         self._total_steps = config.epochs * len(source)
         self._parameters = list(dense_parameters(model).values())
-        self._optimizer = _adamw(self._parameters, config)
-        self._tables = [module for module in model.modules() if isinstance(module, FeatureTables)]
+        self._optimizer = adamw(self._parameters, config)
+        self._tables = feature_tables(model)
         self._device = self._parameters[0].device
         self._precision = resolve(config.precision, self._device)
         self._unreported: list[Tensor] = []
@@ -162,16 +143,18 @@ class _Run(Generic[B]):
     def resume(self, run: str) -> None:
         """Go on from the newest checkpoint, if there is one."""
         self.state = LoopState(run=run)
-        found = checkpoint.latest(self._checkpoints)
-        if found is None:
+        newest = checkpoint.latest(self._checkpoints) if self._ranks.is_main else None
+        step = int(self._ranks.from_main(newest.step if newest else -1))
+        if step < 0:
             return
+        found = checkpoint.at(self._checkpoints, step)
         self.state = found.state(LoopState)
         if self.state.run != run:
             raise MismatchError(
                 f"{self._checkpoints}: holds checkpoints of a run with another configuration or other data; "
                 "choose another directory, or remove it to start anew"
             )
-        checkpoint.restore_training(found, self._model, self._optimizer)
+        checkpoint.restore_training(found, self._model, self._optimizer, self._ranks)
 
     def epoch(self) -> None:
         """What is left of the current epoch."""
@@ -194,9 +177,12 @@ class _Run(Generic[B]):
         self._save()
 
     def load_best(self) -> None:
-        """Put the best weights into the model, which holds the newest."""
-        best = self.state.best_step
-        if best is not None and best != self.state.step:
+        """Put the best weights into the model, which holds the newest; all of them, where it was divided."""
+        best = self.state.best_step or self.state.step
+        if best != self.state.step or not self._ranks.alone:
+            if not self._ranks.alone:
+                self._ranks.wait()  # for the checkpoint that the main process has written last
+                collect(self._model)
             checkpoint.restore_model(checkpoint.at(self._checkpoints, best), self._model)
         self._model.eval()
 
@@ -211,6 +197,7 @@ class _Run(Generic[B]):
         with autocast(self._precision, self._device):
             loss = self._loss_fn(batch)
         loss.backward()
+        self._ranks.sum_gradients(self._parameters)
         if self._config.clip_norm is not None:
             nn.utils.clip_grad_norm_(self._parameters, self._config.clip_norm)
         self._optimizer.step()
@@ -223,7 +210,7 @@ class _Run(Generic[B]):
 
     def _set_rates(self, factor: float) -> None:
         for group in self._optimizer.param_groups:
-            group["lr"] = self._config.learning_rate * factor
+            group["lr"] = self._learning_rate * factor
         for tables in self._tables:
             tables.scale_learning_rate(factor)
 
@@ -232,7 +219,7 @@ class _Run(Generic[B]):
         count = len(self._unreported)
         if not count:
             return
-        total = float(torch.stack(self._unreported).double().sum())
+        total = float(self._ranks.sum(torch.stack(self._unreported).double().sum()))
         self._unreported.clear()
         if not math.isfinite(total):
             raise AdsieveError(
@@ -267,7 +254,7 @@ class _Run(Generic[B]):
             return None
         self._model.eval()
         with torch.no_grad(), autocast(self._precision, self._device):
-            loss = self._validate()
+            loss = self._ranks.from_main(self._validate())
         self._model.train()
         if not math.isfinite(loss):
             raise AdsieveError(f"the validation loss at step {self.state.step} is {loss}; expected a finite number")
@@ -275,24 +262,15 @@ class _Run(Generic[B]):
 
     def _save(self) -> None:
         self._report()
-        state, tensors = self.state, checkpoint.training_tensors(self._model, self._optimizer)
-        checkpoint.save(self._checkpoints, state.step, tensors, state)
-        checkpoint.prune(self._checkpoints, keep={state.step, state.best_step or state.step})
+        self._ranks.check_equal(dense_parameters(self._model), f"the dense weights at step {self.state.step}")
+        state, tensors = self.state, checkpoint.training_tensors(self._model, self._optimizer, self._ranks)
+        if self._ranks.is_main:
+            checkpoint.save(self._checkpoints, state.step, tensors, state)
+            checkpoint.prune(self._checkpoints, keep={state.step, state.best_step or state.step})
 
     def _write(self, name: str, value: float) -> None:
         if self.writer is not None:
             self.writer.add_scalar(name, value, self.state.step)
-
-
-def _adamw(parameters: list[nn.Parameter], config: LoopConfig) -> torch.optim.AdamW:
-    """AdamW whose decay spares biases, scales and other vectors."""
-    matrices = [parameter for parameter in parameters if parameter.dim() > 1]
-    vectors = [parameter for parameter in parameters if parameter.dim() <= 1]
-    groups = [
-        {"params": matrices, "weight_decay": config.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
 
 
 def _due(every: int | None, step: int) -> bool:

@@ -36,6 +36,8 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Args:
         epochs: Passes over the examples.
         learning_rate: Peak rate of AdamW for dense parameters. Tables have a rate of their own and share the schedule.
+        reference_batch_size: Batch size that ``learning_rate`` is meant for. At another one, over all processes, it is
+            multiplied by the root of their ratio (modeling/adamw.py). None takes it as it is.
         weight_decay: Of dense matrices; biases and scales do not decay.
         warmup_share: Share of all steps in which the rate rises from 0.
         final_factor: Share of the peak rate that is left at the last step.
@@ -49,6 +51,7 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     epochs: Count = 1
     learning_rate: Rate = 1e-3
+    reference_batch_size: Count | None = None
     weight_decay: Decay = 1e-5
     warmup_share: Share = 0.05
     final_factor: Share = 0.1

@@ -227,9 +227,14 @@ class FeatureTables(nn.Module):
                 self._sharded.write(dim, 0, weights=values)
 
 
+def feature_tables(model: nn.Module) -> list[FeatureTables]:
+    """Every ``FeatureTables`` inside a model."""
+    return [module for module in model.modules() if isinstance(module, FeatureTables)]
+
+
 def dense_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters of a model that no ``FeatureTables`` inside it trains on its own."""
-    fused = {id(p) for module in model.modules() if isinstance(module, FeatureTables) for p in module.parameters()}
+    fused = {id(parameter) for tables in feature_tables(model) for parameter in tables.parameters()}
     return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in fused}
 
 
