@@ -7,15 +7,15 @@ bucket that holds them, and results cut back.
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import product
+from math import prod
 
 import numpy as np
 
 from contracts.errors import MismatchError
 from engines.protocol import Engine
 
-Dim = str | tuple[str, ...]
-"""A named dimension, or several that lie flattened in one axis, outermost first: ``("requests", "ads")``."""
-Axes = Mapping[str, Mapping[int, Dim]]
+Axes = Mapping[str, Mapping[int, str]]
 """Array name to the dimension that each of its axes holds; axes that never vary are left out."""
 
 
@@ -116,78 +116,69 @@ class BucketedEngine:
         targets = {dim: bucket_for(size, self._buckets.get(dim, ())) for dim, size in sizes.items()}
         if 0 in sizes.values() or targets == sizes:
             return self._engine.run(inputs)
-        padded = {
-            name: self._padded(array, self._inputs.get(name, {}), sizes, targets) for name, array in inputs.items()
-        }
+        padded = {name: self._padded(name, array, targets) for name, array in inputs.items()}
         outputs = self._engine.run(padded)
-        return {name: _cut(array, self._outputs.get(name, {}), sizes, targets) for name, array in outputs.items()}
+        return {name: self._cut(name, array, sizes) for name, array in outputs.items()}
 
-    def _padded(
-        self, array: np.ndarray, axes: Mapping[int, Dim], sizes: Mapping[str, int], targets: Mapping[str, int]
-    ) -> np.ndarray:
-        split, dims = _split(array, axes, sizes)
-        for axis, dim in dims:
-            split = pad(split, axis, targets[dim], repeat=dim not in self._zeros)
-        return _joined(split, array, axes, targets)
+    def _padded(self, name: str, array: np.ndarray, targets: Mapping[str, int]) -> np.ndarray:
+        for axis, dim in self._inputs.get(name, {}).items():
+            array = pad(array, axis, targets[dim], repeat=dim not in self._zeros)
+        return array
+
+    def _cut(self, name: str, array: np.ndarray, sizes: Mapping[str, int]) -> np.ndarray:
+        keep = [slice(None)] * array.ndim
+        for axis, dim in self._outputs.get(name, {}).items():
+            keep[axis] = slice(0, sizes[dim])
+        return array[tuple(keep)]
 
 
 def dim_sizes(arrays: Mapping[str, np.ndarray], axes: Axes) -> dict[str, int]:
     """Size of each named dimension, the same wherever it occurs.
 
     Raises:
-        MismatchError: Two arrays disagree, or a flattened axis is no product of its dimensions.
+        MismatchError: Two arrays disagree.
 
     Example:
-        >>> dim_sizes(
-        ...     {"state": np.ones((2, 8)), "ads": np.ones((6, 3))},
-        ...     {"state": {0: "requests"}, "ads": {0: ("requests", "ads")}},
-        ... )
+        >>> dim_sizes({"state": np.ones((2, 8)), "ads": np.ones((2, 3, 4))}, {"ads": {0: "requests", 1: "ads"}})
         {'requests': 2, 'ads': 3}
     """
     sizes: dict[str, int] = {}
-    found = [
-        (name, dim, arrays[name].shape[axis]) for name in axes if name in arrays for axis, dim in axes[name].items()
-    ]
-    for name, dim, size in sorted(found, key=lambda entry: isinstance(entry[1], tuple)):  # products last
-        dims = (dim,) if isinstance(dim, str) else dim
-        unknown = [part for part in dims if part not in sizes]
-        known = int(np.prod([sizes[part] for part in dims if part in sizes], dtype=np.int64))
-        if len(unknown) == 1:
-            sizes[unknown[0]] = size // known if known else 0
-        if len(unknown) > 1 or int(np.prod([sizes[part] for part in dims], dtype=np.int64)) != size:
-            raise MismatchError(f"input {name} has {size} of {' x '.join(dims)}, the other inputs have {sizes}")
+    for name in (name for name in axes if name in arrays):
+        for axis, dim in axes[name].items():
+            size = arrays[name].shape[axis]
+            if sizes.setdefault(dim, size) != size:
+                raise MismatchError(f"input {name} has {size} {dim}, another has {sizes[dim]}")
     return sizes
 
 
-def _split(
-    array: np.ndarray, axes: Mapping[int, Dim], sizes: Mapping[str, int]
-) -> tuple[np.ndarray, list[tuple[int, str]]]:
-    """The array with flattened axes apart, and which of its axes then holds which dimension."""
-    shape: list[int] = []
-    dims: list[tuple[int, str]] = []
-    for axis, length in enumerate(array.shape):
-        dim = axes.get(axis, ())
-        parts = (dim,) if isinstance(dim, str) else dim
-        dims += [(len(shape) + position, part) for position, part in enumerate(parts)]
-        shape += [sizes[part] for part in parts] or [length]
-    return array.reshape(shape), dims
+def bucket_shapes(
+    axes: Axes, shapes: Mapping[str, Sequence[int | None]], buckets: Mapping[str, Sequence[int]]
+) -> list[dict[str, tuple[int, ...]]]:
+    """The shapes of all inputs in every combination of buckets, the largest combination first.
+
+    Args:
+        axes: Dimensions of each input that varies.
+        shapes: Shape of each input; sizes at the axes that vary do not matter.
+        buckets: Sizes of every dimension among ``axes``.
+
+    Raises:
+        ValueError: A dimension has no buckets.
+
+    Example:
+        >>> bucket_shapes({"x": {0: "rows"}}, {"x": (None, 3)}, {"rows": (1, 4)})
+        [{'x': (4, 3)}, {'x': (1, 3)}]
+    """
+    dims = sorted({dim for places in axes.values() for dim in places.values()})
+    if missing := [dim for dim in dims if not buckets.get(dim)]:
+        raise ValueError(
+            f"no buckets for {', '.join(missing)}, got buckets of {', '.join(sorted(buckets)) or 'nothing'}"
+        )
+    combinations = [dict(zip(dims, sizes, strict=True)) for sizes in product(*(buckets[dim] for dim in dims))]
+    filled = [
+        {name: _shape(shape, axes.get(name, {}), sizes) for name, shape in shapes.items()} for sizes in combinations
+    ]
+    return sorted(filled, key=lambda inputs: -sum(prod(shape) for shape in inputs.values()))
 
 
-def _joined(split: np.ndarray, like: np.ndarray, axes: Mapping[int, Dim], sizes: Mapping[str, int]) -> np.ndarray:
-    """What :func:`_split` took apart, back together at ``sizes``."""
-    shape = [_size(axes[axis], sizes) if axis in axes else length for axis, length in enumerate(like.shape)]
-    return np.ascontiguousarray(split).reshape(shape)
-
-
-def _size(dim: Dim, sizes: Mapping[str, int]) -> int:
-    return sizes[dim] if isinstance(dim, str) else int(np.prod([sizes[part] for part in dim], dtype=np.int64))
-
-
-def _cut(
-    array: np.ndarray, axes: Mapping[int, Dim], sizes: Mapping[str, int], targets: Mapping[str, int]
-) -> np.ndarray:
-    split, dims = _split(array, axes, targets)
-    keep = [slice(None)] * split.ndim
-    for axis, dim in dims:
-        keep[axis] = slice(0, sizes[dim])
-    return _joined(split[tuple(keep)], array, axes, sizes)
+def _shape(shape: Sequence[int | None], places: Mapping[int, str], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(sizes[places[axis]] if axis in places else int(size or 0) for axis, size in enumerate(shape))
