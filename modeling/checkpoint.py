@@ -28,6 +28,9 @@ _STEP = re.compile(r"step-(\d{8})")
 
 S = TypeVar("S")
 
+DenseStates = Mapping[str, Mapping[str, Tensor]]
+"""Of each dense parameter by its name: AdamW's ``step``, ``exp_avg`` and ``exp_avg_sq``."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -112,16 +115,7 @@ def restore_training(
     A process that has no random state in the checkpoint, which fewer processes wrote, keeps its own.
     """
     restore_model(checkpoint, model)
-    dense = checkpoint.tensors("dense.")
-    by_parameter: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in dense.items():
-        name, _, part = key.rpartition(".")
-        by_parameter.setdefault(name, {})[part] = tensor
-    names = {parameter: name for name, parameter in dense_parameters(model).items()}
-    order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
-    state = {index: by_parameter[name] for index, name in enumerate(order) if name in by_parameter}
-    # through the optimiser, which knows on which device each part of its state belongs
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    load_dense_states(dense_states(checkpoint), model, optimizer)
     tables = checkpoint.tensors("tables.")
     for name, module in _tables(model).items():
         module.load_optimizer_state({key.removeprefix(f"{name}."): value for key, value in tables.items()})
@@ -130,6 +124,24 @@ def restore_training(
         name = _random_name(device, ranks.rank)
         if name in random:
             put_back(random[name])
+
+
+def dense_states(checkpoint: Checkpoint) -> DenseStates:
+    """What AdamW had accumulated."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in checkpoint.tensors("dense.").items():
+        name, _, part = key.rpartition(".")
+        found.setdefault(name, {})[part] = tensor
+    return found
+
+
+def load_dense_states(states: DenseStates, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Let AdamW go on from ``states``; a parameter without one begins anew."""
+    names = {parameter: name for name, parameter in dense_parameters(model).items()}
+    order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+    state = {index: dict(states[name]) for index, name in enumerate(order) if name in states}
+    # through the optimiser, which knows on which device each part of its state belongs
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def restore_model(checkpoint: Checkpoint, model: nn.Module) -> None:

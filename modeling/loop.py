@@ -43,6 +43,7 @@ def train(
     title: str = "Training",
     batch_size: int | None = None,
     ranks: Ranks = ALONE,
+    warm_states: checkpoint.DenseStates | None = None,
 ) -> TrainResult:
     """Train a model and leave its best weights in it.
 
@@ -68,6 +69,7 @@ def train(
         title: Shown beside the progress.
         batch_size: Examples of a whole batch, for ``LoopConfig.reference_batch_size``.
         ranks: The processes of the run, and which of them this is.
+        warm_states: What AdamW had accumulated where the model comes from, for a run that begins.
 
     Raises:
         ConfigError: ``reference_batch_size`` is set, and there is no ``batch_size``.
@@ -79,7 +81,7 @@ def train(
     rate = scaled_rate(config, batch_size)
     spread(model, ranks)
     run = _Run(model, source, loss_fn, validate, config, rate, run_directory, ranks)
-    run.resume(hashlib.sha256(msgspec.json.encode([config, fingerprint, len(source)])).hexdigest())
+    run.resume(hashlib.sha256(msgspec.json.encode([config, fingerprint, len(source)])).hexdigest(), warm_states or {})
     with ExitStack() as stack:
         if ranks.is_main:
             run.advance = stack.enter_context(progress(title, total=run.steps_left, unit="steps"))
@@ -140,12 +142,14 @@ class _Run(Generic[B]):
     def steps_left(self) -> int:
         return max(self._total_steps - self.state.step, 0)
 
-    def resume(self, run: str) -> None:
-        """Go on from the newest checkpoint, if there is one."""
+    def resume(self, run: str, warm_states: checkpoint.DenseStates) -> None:
+        """Go on from the newest checkpoint; without one, begin with the states given."""
         self.state = LoopState(run=run)
         newest = checkpoint.latest(self._checkpoints) if self._ranks.is_main else None
         step = int(self._ranks.from_main(newest.step if newest else -1))
         if step < 0:
+            if warm_states:
+                checkpoint.load_dense_states(warm_states, self._model, self._optimizer)
             return
         found = checkpoint.at(self._checkpoints, step)
         self.state = found.state(LoopState)
