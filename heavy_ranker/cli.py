@@ -26,10 +26,15 @@ def train(
     out: Annotated[
         Path, typer.Option(help="Run directory. Called again, an interrupted run goes on from its checkpoint.")
     ],
-    preset: Annotated[str, typer.Option(help="Sizes and rates to start from: small.")] = "small",
+    preset: Annotated[str, typer.Option(help="Sizes and rates to start from: small or iqiyi.")] = "small",
     config: Annotated[
         Path | None, typer.Option(help="YAML file with a whole configuration, instead of a preset.")
     ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(help="hyformer, din_dcn, masknet or rankmixer; several, separated by commas, form an ensemble."),
+    ] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Layers of the backbone.")] = None,
     start: From = None,
     end: Until = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the impressions.")] = None,
@@ -40,24 +45,32 @@ def train(
         float | None, typer.Option(help="Last share of the impressions by time to validate on; 0 trains on all.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of initial weights and order.")] = None,
+    tensorboard: Annotated[
+        bool | None, typer.Option("--tensorboard", help="Write losses and rates for TensorBoard into the run.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train on what was shown: clicks, and whatever the schema chains after them.
 
     Several processes train one model with `torchrun --nproc-per-node N -m -- adsieve heavy train ...`.
     """
+    from msgspec import to_builtins
+
     from contracts.records import LogPaths
     from contracts.schema import load_schema
     from heavy_ranker.train import train_heavy
     from modeling.distributed import join_ranks
 
     changes = {
+        "backbones": None if backbone is None else backbone.split(","),
+        "num_layers": layers,
         "epochs": epochs,
         "batch_size": batch_size,
         "learning_rate": learning_rate,
         "table_learning_rate": table_learning_rate,
         "validation_share": validation_share,
         "seed": seed,
+        "tensorboard": tensorboard,
     }
     with join_ranks() as ranks:
         chosen = choose_config(preset, config, {name: value for name, value in changes.items() if value is not None})
@@ -69,6 +82,7 @@ def train(
         "run": str(out),
         "impressions": run.summary.impressions,
         "parameters": run.summary.parameters,
+        "flops": to_builtins(run.summary.flops),
         "watermark": run.summary.watermark,
         "validation": run.summary.metrics,
     }
@@ -76,6 +90,7 @@ def train(
         print_json(result)
         return
     print(f"trained on {run.summary.impressions:,} impressions up to {run.summary.watermark}, run in {out}")
+    print(run.summary.flops)
     if run.summary.metrics:
         _print_metrics({"validation": {"model": run.summary.metrics}})
 
@@ -132,7 +147,7 @@ def choose_config(preset: str, path: Path | None, changes: dict[str, Any]) -> "H
     Args:
         preset: Name of a preset; not read where there is a file.
         path: YAML file.
-        changes: By field name, of the training loop or of the configuration itself.
+        changes: By field name, of the model, of the training loop or of the configuration itself.
 
     Raises:
         ConfigError: There is no such preset, or the file does not fit.
@@ -147,10 +162,13 @@ def choose_config(preset: str, path: Path | None, changes: dict[str, Any]) -> "H
     if path is None and preset not in PRESETS:
         raise ConfigError(f"preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
     config = PRESETS[preset]() if path is None else load_config(path, HeavyConfig)
-    loop = {name: value for name, value in changes.items() if hasattr(config.loop, name)}
-    own = {name: value for name, value in changes.items() if name not in loop}
-    whole_loop = to_builtins(with_changes(config.loop, loop, source="options"))
-    return with_changes(config, {**own, "loop": whole_loop}, source="options")
+    parts: dict[str, Any] = {}
+    for part in ("model", "loop"):
+        whole = getattr(config, part)
+        own = {name: value for name, value in changes.items() if hasattr(whole, name)}
+        parts[part] = to_builtins(with_changes(whole, own, source="options"))
+        changes = {name: value for name, value in changes.items() if name not in own}
+    return with_changes(config, changes | parts, source="options")
 
 
 def _print_metrics(slices: dict[str, Any]) -> None:

@@ -1,53 +1,12 @@
-"""Query tokens: generated from what is known of request and ad, then decoded against the behaviour sequences."""
+"""Query tokens are decoded against the behaviour sequences."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heavy_ranker.norm import RmsNorm
 from heavy_ranker.rows import Rows
-from heavy_ranker.swiglu import stacked_xavier
 
 MASKED_PENALTY = 1e4
-
-
-class QueryGeneration(nn.Module):
-    """Query tokens, each by a feed-forward network of its own over everything known.
-
-    Computes ``q_i = V_i silu(U_i g + b_i) + c_i`` with ``g = [request_global ; ad_global]``: all tokens and the pooled
-    sequences. ``U_i g`` is the sum of a request part and an ad part, so the first is computed once for a request.
-
-    Source: HyFormer, arXiv:2601.12681, query generation.
-
-    Args:
-        num_queries: Q.
-        request_dim: Width of what is known of the request: its tokens and pooled sequences, concatenated.
-        ad_dim: Width of what is known of the ad, and of the pair: their tokens, concatenated.
-        hidden_dim: Width between, for each query.
-        token_dim: Width of a token, T.
-    """
-
-    def __init__(self, num_queries: int, request_dim: int, ad_dim: int, hidden_dim: int, token_dim: int) -> None:
-        super().__init__()
-        self.num_queries, self.hidden_dim = num_queries, hidden_dim
-        self.request_in = nn.Linear(request_dim, num_queries * hidden_dim)
-        self.ad_in = nn.Linear(ad_dim, num_queries * hidden_dim, bias=False)
-        bound = (6.0 / (request_dim + ad_dim + hidden_dim)) ** 0.5
-        nn.init.uniform_(self.request_in.weight, -bound, bound)
-        nn.init.uniform_(self.ad_in.weight, -bound, bound)
-        nn.init.zeros_(self.request_in.bias)
-        self.out = nn.Parameter(stacked_xavier(num_queries, hidden_dim, token_dim))
-        self.out_bias = nn.Parameter(torch.zeros(num_queries, 1, token_dim))
-
-    def request_part(self, request_global: Tensor) -> Tensor:
-        """``[R, Q * hidden]`` from ``[R, request_dim]``, once for a request."""
-        return self.request_in(request_global)
-
-    def forward(self, request_part: Tensor, ad_global: Tensor) -> Tensor:
-        """Query tokens ``[Q, B, T]`` from ``[B, Q * hidden]`` and ``[B, ad_dim]``."""
-        hidden = F.silu(request_part + self.ad_in(ad_global))
-        hidden = hidden.reshape(-1, self.num_queries, self.hidden_dim).transpose(0, 1)
-        return torch.baddbmm(self.out_bias, hidden, self.out)
 
 
 class CrossDecoding(nn.Module):

@@ -12,6 +12,7 @@ from contracts.bundle import WEIGHTS_FILE
 from contracts.schema import FeatureSchema
 from heavy_ranker.build import build_ranker, model_sides, resolve_groups
 from heavy_ranker.config import HeavyConfig
+from heavy_ranker.flops import Flops
 from heavy_ranker.model import HeavyModel
 from modeling.run import read_run, read_weights
 from modeling.tables import FeatureTables
@@ -28,6 +29,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
         watermark: Time of the latest impression trained on, ISO 8601 UTC.
         impressions: Trained on.
         parameters: Dense ones and those in tables.
+        flops: Of a forward pass: ``alone``, ``request`` and ``ad`` (heavy_ranker/flops.py).
         metrics: On the validation part, by task; empty without one.
         history: Losses of each validation.
     """
@@ -38,6 +40,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     watermark: str
     impressions: int
     parameters: dict[str, int]
+    flops: Flops | None = None
     metrics: dict[str, Any]
     history: list[dict[str, Any]]
 
@@ -68,6 +71,7 @@ def build_model(schema: FeatureSchema, config: HeavyConfig) -> HeavyModel:
         model_sides(schema),
         pool_sequences=False,
         learning_rate=config.table_learning_rate,
+        init=config.table_init,
         seed=config.seed,
     )
     return HeavyModel(tables, build_ranker(schema, config.model))

@@ -14,7 +14,8 @@ from contracts.schema import FeatureSchema
 from heavy_ranker.config import HeavyConfig
 from heavy_ranker.data import read_impressions
 from heavy_ranker.evaluate import predict, task_metrics
-from heavy_ranker.loss import impression_loss, known_weight
+from heavy_ranker.flops import count_flops
+from heavy_ranker.loss import Reduction, impression_loss, known_weight
 from heavy_ranker.model import HeavyModel
 from heavy_ranker.run import Run, RunSummary, build_model, with_groups
 from modeling.batches import Batch, ShuffledBatches, ordered_batches
@@ -72,6 +73,7 @@ def train_heavy(
                 watermark=examples.watermark.isoformat(),
                 impressions=len(training),
                 parameters=count_parameters(model),
+                flops=count_flops(model.ranker, schema),
                 metrics={} if validation is None else _validation_metrics(model, validation, schema, config),
                 history=[msgspec.to_builtins(look) for look in result.history],
             )
@@ -90,7 +92,7 @@ def fit(
     ranks: Ranks = ALONE,
 ) -> TrainResult:
     """Run the training loop; the model ends with its best weights, or its last without validation."""
-    loss_fn = batch_loss(model, ranks)
+    loss_fn = batch_loss(model, ranks, reduction=config.loss_reduction)
     source = ShuffledBatches(
         training,
         pairs_per_batch=config.batch_size,
@@ -118,13 +120,15 @@ def fit(
     )
 
 
-def batch_loss(model: HeavyModel, ranks: Ranks = ALONE) -> Callable[[Batch], Tensor]:
+def batch_loss(
+    model: HeavyModel, ranks: Ranks = ALONE, *, reduction: Reduction = "mean"
+) -> Callable[[Batch], Tensor]:
     """The loss of one batch, or this process's share of it."""
 
     def loss(batch: Batch) -> Tensor:
         logits = model(batch.sides(), batch.request_index, batch.ad_index)
         totals = None if ranks.alone else ranks.sum(known_weight(batch.labels, batch.weight))
-        return impression_loss(logits, batch.labels, batch.weight, totals)
+        return impression_loss(logits, batch.labels, batch.weight, totals, reduction=reduction)
 
     return loss
 

@@ -1,12 +1,13 @@
 """HyFormer: query tokens decoded against behaviour sequences, then boosted together with all other tokens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from heavy_ranker.backbones.protocol import RequestState, Sequences
-from heavy_ranker.query_decoding import CrossDecoding, QueryGeneration
+from heavy_ranker.query_decoding import CrossDecoding
+from heavy_ranker.query_generation import OneTokenQueries, QueryGeneration
 from heavy_ranker.rows import Rows
 from heavy_ranker.sequence import masked_mean
 from heavy_ranker.token_mixer import TokenMixer
@@ -72,14 +73,18 @@ class HyFormer(nn.Module):
     Source: HyFormer, arXiv:2601.12681, with the TokenMixer-Large block (arXiv:2602.06563) as its boosting.
 
     Args:
-        generation: Makes the query tokens.
+        generation: Makes the query tokens; a module.
         layers: First to last.
         num_tokens: Of queries, request, ad and pair together.
         token_dim: Width of a token, T.
     """
 
     def __init__(
-        self, generation: QueryGeneration, layers: Sequence[HyFormerLayer], num_tokens: int, token_dim: int
+        self,
+        generation: QueryGeneration | OneTokenQueries,
+        layers: Sequence[HyFormerLayer],
+        num_tokens: int,
+        token_dim: int,
     ) -> None:
         super().__init__()
         self.generation = generation
@@ -87,21 +92,34 @@ class HyFormer(nn.Module):
         self.out_dim = num_tokens * token_dim
 
     def encode_request(self, tokens: Tensor, events: Sequences) -> RequestState:
-        state: RequestState = {"tokens": tokens.transpose(0, 1)}
-        pooled: list[Tensor] = []
-        for index, layer in enumerate(self.layers):
-            events = layer.encode(events)
-            pooled = pooled or [masked_mean(*events[name]) for name in layer.sequence_names]
-            state |= {f"layer{index}.{name}": part for name, part in layer.memory(events).items()}
-        state["generation"] = self.generation.request_part(torch.cat([state["tokens"].flatten(1), *pooled], dim=1))
-        return state
+        memory, pooled = encode_events(self.layers, events)
+        request_tokens = tokens.transpose(0, 1)
+        pooled_tokens = torch.stack(pooled, dim=1) if pooled else request_tokens[:, :0]
+        generation = self.generation.request_part(request_tokens, pooled_tokens)
+        return {"tokens": request_tokens, "generation": generation} | memory
 
     def forward(self, state: RequestState, rows: Rows, ad_tokens: Tensor) -> Tensor:
-        queries = self.generation(rows.repeat(state["generation"]), ad_tokens.transpose(0, 1).flatten(1))
+        queries = self.generation(rows.repeat(state["generation"]), ad_tokens)
         request_tokens = rows.repeat(state["tokens"]).transpose(0, 1)
         tokens = torch.cat([queries, request_tokens, ad_tokens])
         for index, layer in enumerate(self.layers):
-            prefix = f"layer{index}."
-            memory = {name.removeprefix(prefix): part for name, part in state.items() if name.startswith(prefix)}
-            tokens = layer(tokens, rows, memory)
+            tokens = layer(tokens, rows, layer_state(state, index))
         return tokens.transpose(0, 1).flatten(1)
+
+
+def encode_events(layers: Iterable[HyFormerLayer], events: Sequences) -> tuple[RequestState, list[Tensor]]:
+    """What the queries of all layers read, by ``layer<i>.<sequence>.<part>``, and the mean event ``[R, T]`` of each
+    sequence as the first layer encodes it."""
+    state: RequestState = {}
+    pooled: list[Tensor] = []
+    for index, layer in enumerate(layers):
+        events = layer.encode(events)
+        pooled = pooled or [masked_mean(*events[name]) for name in layer.sequence_names]
+        state |= {f"layer{index}.{name}": part for name, part in layer.memory(events).items()}
+    return state, pooled
+
+
+def layer_state(state: RequestState, index: int) -> RequestState:
+    """The part of one layer, without its prefix."""
+    prefix = f"layer{index}."
+    return {name.removeprefix(prefix): part for name, part in state.items() if name.startswith(prefix)}

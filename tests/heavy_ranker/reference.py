@@ -123,8 +123,13 @@ def score_row(ranker, flat, sequences, ad_flat, pair_flat=None):
             name: encode_events(events[name], encoder) for name, encoder in zip(names, layer.encoders, strict=True)
         }
         if tokens is None:
-            pooled = [events[name].mean(0) if len(events[name]) else np.zeros(dim) for name in names]
-            tokens = np.concatenate([_queries(ranker.backbone.generation, request, pooled, ad), request, ad])
+            pooled = np.stack([events[name].mean(0) if len(events[name]) else np.zeros(dim) for name in names])
+            generation = ranker.backbone.generation
+            if hasattr(generation, "token_of"):
+                queries = one_token_queries(generation, pooled, ad)
+            else:
+                queries = all_token_queries(generation, request, pooled, ad)
+            tokens = np.concatenate([queries, request, ad])
         for at, name in enumerate(names):
             for query in range(at * layer.queries_per_sequence, (at + 1) * layer.queries_per_sequence):
                 tokens[query] = attend(tokens[query], events[name], layer.decoders[at])
@@ -134,9 +139,22 @@ def score_row(ranker, flat, sequences, ad_flat, pair_flat=None):
     return np.cumprod(sigmoid(np.array(logits)))
 
 
-def _queries(generation, request, pooled, ad):
+def all_token_queries(generation, request, pooled, ad):
+    """``[Q, T]`` from the tokens ``[N, T]`` and pooled sequences ``[S, T]`` of one row."""
     weight = np.concatenate([array(generation.request_in.weight), array(generation.ad_in.weight)], 1)
-    known = np.concatenate([request.reshape(-1), *pooled, ad.reshape(-1)])
+    known = np.concatenate([request.reshape(-1), pooled.reshape(-1), ad.reshape(-1)])
     hidden = silu(weight @ known + array(generation.request_in.bias)).reshape(generation.num_queries, -1)
     parts = zip(hidden, array(generation.out), array(generation.out_bias), strict=True)
     return np.stack([h @ out + bias[0] for h, out, bias in parts])
+
+
+def one_token_queries(generation, pooled, ad):
+    """``[Q, T]`` from the pooled sequences ``[S, T]`` and the ad's tokens ``[N, T]`` of one row."""
+    per_sequence = generation.num_queries // len(pooled)
+    queries = []
+    for i in range(generation.num_queries):
+        known = np.concatenate([pooled[i // per_sequence], ad[i % len(ad)]])
+        weight = np.concatenate([array(generation.pooled_in)[i], array(generation.token_in)[i]])
+        hidden = silu(known @ weight + array(generation.bias)[i, 0])
+        queries.append(hidden @ array(generation.out)[i] + array(generation.out_bias)[i, 0])
+    return np.stack(queries)

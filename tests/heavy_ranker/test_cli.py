@@ -8,7 +8,7 @@ from contracts.config import dump_yaml
 from contracts.errors import ConfigError
 from contracts.schema import save_schema
 from heavy_ranker.cli import app, choose_config
-from heavy_ranker.presets import small
+from heavy_ranker.presets import iqiyi, small
 
 
 @pytest.fixture
@@ -85,10 +85,19 @@ def test_single_options_win_over_the_file(config_file, config):
 
 def test_a_preset_is_taken_without_a_file():
     assert choose_config("small", None, {}) == small()
+    assert choose_config("iqiyi", None, {"num_layers": 2}) == iqiyi(num_layers=2)
+
+
+def test_options_reach_model_and_loop():
+    changed = choose_config("small", None, {"backbones": ["hyformer", "din_dcn"], "tensorboard": True, "seed": 5})
+    assert changed.model.backbones == ("hyformer", "din_dcn")
+    assert (changed.loop.tensorboard, changed.seed) == (True, 5)
+    with pytest.raises(ConfigError, match="backbones"):
+        choose_config("small", None, {"backbones": ["transformer"]})
 
 
 def test_an_unknown_preset_is_refused():
-    with pytest.raises(ConfigError, match="preset: expected one of small, got 'huge'"):
+    with pytest.raises(ConfigError, match="preset: expected one of small, iqiyi, got 'huge'"):
         choose_config("huge", None, {})
 
 

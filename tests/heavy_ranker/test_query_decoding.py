@@ -2,29 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from heavy_ranker.query_decoding import CrossDecoding, QueryGeneration
+from heavy_ranker.query_decoding import CrossDecoding
 from heavy_ranker.rows import EvenRows, IndexedRows
 
 LENGTHS = (5, 2, 0)
 ONE_EACH = EvenRows(num_requests=3, width=1)
 MASK = torch.tensor([[float(at < length) for at in range(5)] for length in LENGTHS])
-
-
-def test_queries_equal_one_network_each_over_the_whole_input(reference, randomised):
-    generation = randomised(QueryGeneration(num_queries=3, request_dim=4, ad_dim=5, hidden_dim=6, token_dim=2))
-    request, ad = torch.randn(2, 4), torch.randn(2, 5)
-    queries = reference.array(generation(generation.request_part(request), ad))
-    weight = np.concatenate(
-        [reference.array(generation.request_in.weight), reference.array(generation.ad_in.weight)], 1
-    )
-    bias, out = reference.array(generation.request_in.bias), reference.array(generation.out)
-    for query in range(3):
-        own = slice(query * 6, query * 6 + 6)
-        for row in range(2):
-            known = np.concatenate([reference.array(request[row]), reference.array(ad[row])])
-            hidden = reference.silu(weight[own] @ known + bias[own])
-            expected = hidden @ out[query] + reference.array(generation.out_bias)[query, 0]
-            np.testing.assert_allclose(queries[query, row], expected, atol=1e-5)
 
 
 def test_decoding_equals_attention_head_by_head(reference, randomised):
