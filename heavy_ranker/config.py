@@ -76,6 +76,8 @@ class HeavyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         model: Sizes.
         loop: Length, rates and rhythm of training.
         table_learning_rate: Peak rate of the tables' row-wise Adagrad.
+        table_init: The tables' first weights are uniform within one over the root of this.
+        loss_reduction: Of a task's loss over the impressions of a batch.
         fresh_tables: Draw all tables anew as each further epoch begins, so that dense layers learn from another pass
             but no id is learned by heart.
         batch_size: Impressions a batch; whole requests make it vary by those of one request.
@@ -86,6 +88,8 @@ class HeavyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     model: ModelConfig
     loop: LoopConfig
     table_learning_rate: Rate
+    table_init: Literal["dim", "rows"] = "dim"
+    loss_reduction: Literal["mean", "sum"] = "mean"
     fresh_tables: bool
     batch_size: Count
     validation_share: ShareBelowOne

@@ -1,10 +1,16 @@
 """The training loss: every task on its per-impression probability, over the impressions whose label is known."""
 
+from typing import Literal
+
 import torch.nn.functional as F
 from torch import Tensor
 
+Reduction = Literal["mean", "sum"]
 
-def impression_loss(logits: Tensor, labels: Tensor, weight: Tensor, totals: Tensor | None = None) -> Tensor:
+
+def impression_loss(
+    logits: Tensor, labels: Tensor, weight: Tensor, totals: Tensor | None = None, *, reduction: Reduction = "mean"
+) -> Tensor:
     """Sum over tasks of the weighted mean cross entropy over known labels.
 
     Computes ``sum_k (sum_b w_b known_bk CE(y_bk, sigmoid(l_bk))) / (sum_b w_b known_bk)``. A task without a known label
@@ -18,6 +24,7 @@ def impression_loss(logits: Tensor, labels: Tensor, weight: Tensor, totals: Tens
         labels: ``[B, K]``, NaN where not known (not shown, not mature).
         weight: ``[B]``, not negative.
         totals: ``[K]``, the denominators where this is a part of a batch: ``known_weight`` of all of it.
+        reduction: ``sum`` leaves the denominators out, so that the gradient grows with the batch.
 
     Example:
         >>> import torch
@@ -28,6 +35,8 @@ def impression_loss(logits: Tensor, labels: Tensor, weight: Tensor, totals: Tens
     known = ~labels.isnan()
     entropy = F.binary_cross_entropy_with_logits(logits, labels.nan_to_num(), reduction="none")
     weights = known * weight.unsqueeze(1)
+    if reduction == "sum":
+        return (entropy * weights).sum()
     if totals is None:
         totals = weights.sum(0)
     return ((entropy * weights).sum(0) / totals.where(totals > 0, 1.0)).sum()

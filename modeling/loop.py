@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from contracts.errors import AdsieveError, InputError, MismatchError
 from contracts.progress import Advance, progress
 from modeling import checkpoint
-from modeling.adamw import adamw, scaled_rate
+from modeling.dense_optimizer import dense_optimizer, scaled_rate
 from modeling.distributed import ALONE, Ranks
 from modeling.loop_config import BatchSource, LoopConfig, SizedBatch
 from modeling.loop_state import LoopState, TrainResult, Validation
@@ -129,7 +129,7 @@ class _Run(Generic[B]):
         self._learning_rate, self._ranks = learning_rate, ranks
         self._total_steps = config.epochs * len(source)
         self._parameters = list(dense_parameters(model).values())
-        self._optimizer = adamw(self._parameters, config)
+        self._optimizer = dense_optimizer(self._parameters, config)
         self._tables = feature_tables(model)
         self._device = self._parameters[0].device
         self._precision = resolve(config.precision, self._device)

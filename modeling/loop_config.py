@@ -1,7 +1,7 @@
 """How the training loop is configured, and what it expects of its batches."""
 
 from collections.abc import Iterator
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -35,9 +35,10 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Args:
         epochs: Passes over the examples.
-        learning_rate: Peak rate of AdamW for dense parameters. Tables have a rate of their own and share the schedule.
+        dense_optimizer: Of the dense parameters; ``adagrad``, without decay, is what the tables have.
+        learning_rate: Peak rate of the dense parameters. Tables have a rate of their own and share the schedule.
         reference_batch_size: Batch size that ``learning_rate`` is meant for. At another one, over all processes, it is
-            multiplied by the root of their ratio (modeling/adamw.py). None takes it as it is.
+            multiplied by the root of their ratio (modeling/dense_optimizer.py). None takes it as it is.
         weight_decay: Of dense matrices; biases and scales do not decay.
         warmup_share: Share of all steps in which the rate rises from 0.
         final_factor: Share of the peak rate that is left at the last step.
@@ -50,6 +51,7 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     epochs: Count = 1
+    dense_optimizer: Literal["adamw", "adagrad"] = "adamw"
     learning_rate: Rate = 1e-3
     reference_batch_size: Count | None = None
     weight_decay: Decay = 1e-5

@@ -6,6 +6,7 @@ Shapes: B rows of one side, D width of a table.
 import logging
 import math
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from contracts.schema import FeatureSchema, Side
 from modeling.distributed import Ranks
 from modeling.lookups import Gather, SideInputs, SideRequest, Stack
 from modeling.sharded_rows import ShardedRows
+
+TableInit = Literal["dim", "rows"]
 
 
 class FeatureTables(nn.Module):
@@ -46,6 +49,7 @@ class FeatureTables(nn.Module):
         pool_sequences: Mean-pool sequences into ``flat`` instead of keeping their events.
         learning_rate: Of the tables alone; dense layers have their own.
         epsilon: Added to the root of the accumulated square.
+        init: What the weights' bound is the inverse root of; ``rows`` is TorchRec's default, for comparison.
         seed: Of the initial weights.
         device: Where the tables live; they are made there and do not move.
 
@@ -61,6 +65,7 @@ class FeatureTables(nn.Module):
         pool_sequences: bool,
         learning_rate: float,
         epsilon: float = 1e-8,
+        init: TableInit = "dim",
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -69,7 +74,7 @@ class FeatureTables(nn.Module):
         logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
         self.layouts: dict[str, SideLayout] = {side: side_layout(schema, side) for side in sides}
         self.pool_sequences, self.learning_rate = pool_sequences, learning_rate
-        self._epsilon, self._device = epsilon, torch.device(device)
+        self._epsilon, self._init, self._device = epsilon, init, torch.device(device)
         self.stack = Stack(schema.all_tables(), _tables_of(self.layouts.values()))
         _check_dims(self.stack)
         self.collections = self._whole_collections()
@@ -143,7 +148,7 @@ class FeatureTables(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         for name in sorted(tables):
             table = self.stack.tables[name]
-            bound = 1 / math.sqrt(table.dim)
+            bound = 1 / math.sqrt(table.dim if self._init == "dim" else table.num_rows)
             drawn = torch.empty(table.num_rows, table.dim).uniform_(-bound, bound, generator=generator)
             drawn[0] = 0.0
             self._write(name, weights=drawn, accumulated=torch.zeros(table.num_rows))

@@ -1,4 +1,4 @@
-"""AdamW of the dense layers, and the rate that it starts from."""
+"""The optimiser of the dense layers, and the rate that it starts from."""
 
 import math
 from collections.abc import Sequence
@@ -10,8 +10,10 @@ from contracts.errors import ConfigError
 from modeling.loop_config import LoopConfig
 
 
-def adamw(parameters: Sequence[nn.Parameter], config: LoopConfig) -> torch.optim.AdamW:
-    """AdamW whose decay spares biases, scales and other vectors."""
+def dense_optimizer(parameters: Sequence[nn.Parameter], config: LoopConfig) -> torch.optim.Optimizer:
+    """AdamW whose decay spares biases, scales and other vectors; or Adagrad, as the tables have it."""
+    if config.dense_optimizer == "adagrad":
+        return torch.optim.Adagrad(parameters, lr=config.learning_rate, eps=1e-8)
     matrices = [parameter for parameter in parameters if parameter.dim() > 1]
     vectors = [parameter for parameter in parameters if parameter.dim() <= 1]
     groups = [
