@@ -14,6 +14,7 @@ from heavy_ranker.build import build_ranker, model_sides, resolve_groups
 from heavy_ranker.config import HeavyConfig
 from heavy_ranker.flops import Flops
 from heavy_ranker.model import HeavyModel
+from heavy_ranker.warmstart_report import WarmReport
 from modeling.run import read_run, read_weights
 from modeling.tables import FeatureTables
 from modeling.weights import load_weights
@@ -32,6 +33,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
         flops: Of a forward pass: ``alone``, ``request`` and ``ad`` (heavy_ranker/flops.py).
         metrics: On the validation part, by task; empty without one.
         history: Losses of each validation.
+        warm_start: What was carried over from another model; None for a run that began with fresh weights.
     """
 
     schema_fingerprint: str
@@ -43,6 +45,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     flops: Flops | None = None
     metrics: dict[str, Any]
     history: list[dict[str, Any]]
+    warm_start: WarmReport | None = None
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,6 @@ class SeriesManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     Args:
         kind: ``daily``: trained progressively, each day by the model of the days before. ``folds``: out of fold.
-        folds: Number of folds; 0 in a daily series.
         fold_by: Column of ``requests/`` whose hash is the fold.
         schema_fingerprint: Of the schema of all members.
         config: The one configuration.
@@ -66,7 +65,6 @@ class SeriesManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     version: str
     kind: SeriesKind
-    folds: int = 0
     fold_by: str | None = None
     schema_fingerprint: str
     config: dict[str, Any]

@@ -18,6 +18,7 @@ from heavy_ranker.flops import count_flops
 from heavy_ranker.loss import Reduction, impression_loss, known_weight
 from heavy_ranker.model import HeavyModel
 from heavy_ranker.run import Run, RunSummary, build_model, with_groups
+from heavy_ranker.warmstart import WarmSource, WarmStart, carry, with_continued_groups
 from modeling.batches import Batch, ShuffledBatches, ordered_batches
 from modeling.distributed import ALONE, Ranks
 from modeling.examples import Examples
@@ -26,6 +27,8 @@ from modeling.run import EXAMPLES, begin_run, finish_run, read_run
 from modeling.split import split_by_time
 from modeling.tables import dense_parameters
 from modeling.weights import model_weights
+
+TITLE = "Training the heavy ranker"
 
 
 def train_heavy(
@@ -37,6 +40,7 @@ def train_heavy(
     start: datetime | None = None,
     end: datetime | None = None,
     ranks: Ranks = ALONE,
+    warm_start: WarmSource | None = None,
 ) -> Run:
     """Train on the log's winners and leave a finished run in ``out``.
 
@@ -51,19 +55,39 @@ def train_heavy(
         start: Only requests not before this time.
         end: Only requests before this time.
         ranks: The processes of the run, and which of them this is.
+        warm_start: A trained model to begin from; its token groups are kept where the configuration gives none.
 
     Raises:
         ConfigError: The schema is not fitted, or sizes or shares do not fit.
         InputError: ``out`` holds a run of another schema or configuration.
         LogError: The log breaks its contract or has no labelled winner.
     """
+    if warm_start is not None:
+        config = with_continued_groups(schema, config, warm_start)
     config = with_groups(schema, config)
     with ranks.main_first():
         begin_run(out, schema, config)
         examples = read_impressions(schema, log, out / EXAMPLES, start=start, end=end)
+    return train_examples(schema, examples, out, config, start=start, end=end, ranks=ranks, warm_start=warm_start)
+
+
+def train_examples(
+    schema: FeatureSchema,
+    examples: Examples,
+    out: Path,
+    config: HeavyConfig,
+    *,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    ranks: Ranks = ALONE,
+    warm_start: WarmSource | None = None,
+    title: str = TITLE,
+) -> Run:
+    """Train on impressions that are read already, in a run directory that has begun; as :func:`train_heavy`."""
     training, validation = split_by_time(examples, config.validation_share)
     model = build_model(schema, config)
-    result = fit(model, training, validation, config, out, ranks)
+    warm = None if warm_start is None else carry(warm_start, schema, config.model, model)
+    result = fit(model, training, validation, config, out, ranks, warm, title)
     with ranks.main_first():
         if ranks.is_main:
             summary = RunSummary(
@@ -76,6 +100,7 @@ def train_heavy(
                 flops=count_flops(model.ranker, schema),
                 metrics={} if validation is None else _validation_metrics(model, validation, schema, config),
                 history=[msgspec.to_builtins(look) for look in result.history],
+                warm_start=None if warm is None else warm.report,
             )
             finish_run(out, model_weights(model), summary)
         else:
@@ -90,6 +115,8 @@ def fit(
     config: HeavyConfig,
     out: Path,
     ranks: Ranks = ALONE,
+    warm: WarmStart | None = None,
+    title: str = TITLE,
 ) -> TrainResult:
     """Run the training loop; the model ends with its best weights, or its last without validation."""
     loss_fn = batch_loss(model, ranks, reduction=config.loss_reduction)
@@ -104,7 +131,9 @@ def fit(
     validate = None
     if validation is not None:
         validate = _validator(loss_fn, validation, config.batch_size, ranks)
-    fingerprint = msgspec.json.encode([config, len(training), int(np.asarray(training.request_row).sum())]).decode()
+    source_version = [] if warm is None else [warm.version]
+    rows = int(np.asarray(training.request_row).sum())
+    fingerprint = msgspec.json.encode([config, len(training), rows, *source_version]).decode()
     return train(
         model,
         source,
@@ -112,17 +141,16 @@ def fit(
         config=config.loop,
         run_directory=out,
         validate=validate,
-        before_epoch=_table_renewal(model, config.seed) if config.fresh_tables else None,
+        before_epoch=_table_renewal(model, config, warm) if config.fresh_tables else None,
         fingerprint=fingerprint,
-        title="Training the heavy ranker",
+        title=title,
         batch_size=config.batch_size,
         ranks=ranks,
+        warm_states=None if warm is None else warm.adam,
     )
 
 
-def batch_loss(
-    model: HeavyModel, ranks: Ranks = ALONE, *, reduction: Reduction = "mean"
-) -> Callable[[Batch], Tensor]:
+def batch_loss(model: HeavyModel, ranks: Ranks = ALONE, *, reduction: Reduction = "mean") -> Callable[[Batch], Tensor]:
     """The loss of one batch, or this process's share of it."""
 
     def loss(batch: Batch) -> Tensor:
@@ -140,14 +168,28 @@ def count_parameters(model: HeavyModel) -> dict[str, int]:
     return {"dense": dense, "tables": tables}
 
 
-def _table_renewal(model: HeavyModel, seed: int) -> Callable[[int], None]:
-    """Draws all tables anew before each epoch but the first, from the seed and the epoch alone."""
+def _table_renewal(model: HeavyModel, config: HeavyConfig, warm: WarmStart | None) -> Callable[[int], None]:
+    """Before each epoch but the first: tables as the run began with them, drawn anew where nothing was carried over."""
+    if warm is not None and config.loop.epochs > 1:
+        return _back_to_beginning(model)
 
     def renew(epoch: int) -> None:
         if epoch > 0:
-            model.tables.reinitialise(model.tables.stack.tables, seed=seed + epoch)
+            model.tables.reinitialise(model.tables.stack.tables, seed=config.seed + epoch)
 
     return renew
+
+
+def _back_to_beginning(model: HeavyModel) -> Callable[[int], None]:
+    matrices = {name: values.clone() for name, values in model.tables.matrices().items()}
+    accumulated = {name: values.clone() for name, values in model.tables.optimizer_state().items()}
+
+    def put_back(epoch: int) -> None:
+        if epoch > 0:
+            model.tables.load_matrices(matrices)
+            model.tables.load_optimizer_state(accumulated)
+
+    return put_back
 
 
 def _validator(
