@@ -1,14 +1,30 @@
 """What is trained: the embedding tables and the ranker on top of them."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from heavy_ranker.backbones.protocol import RequestState
 from heavy_ranker.ranker import HeavyRanker
-from heavy_ranker.rows import IndexedRows
-from modeling.lookups import SideInputs
+from heavy_ranker.rows import IndexedRows, Rows
+from modeling.precision import to_autocast
 from modeling.tables import FeatureTables
+
+
+class LookedUp(NamedTuple):
+    """The dense inputs of R requests, A ads and B rows.
+
+    Args:
+        query: Flat features ``[R, F]``.
+        sequences: Event embeddings ``[R, L, E]`` and mask ``[R, L]`` (1.0 at an event) of each behaviour sequence.
+        ad: Flat features ``[A, F]``.
+        pair: Flat features ``[B, F]``; None where the schema has no pair features.
+    """
+
+    query: Tensor
+    sequences: dict[str, tuple[Tensor, Tensor]]
+    ad: Tensor
+    pair: Tensor | None
 
 
 class HeavyModel(nn.Module):
@@ -36,13 +52,20 @@ class HeavyModel(nn.Module):
             request_index: ``[B]``, each row's request.
             ad_index: ``[B]``, each row's ad.
         """
-        inputs = self.tables.forward_sides(sides)
-        state = self.encode_request(inputs["query"])
-        pair_flat = inputs["pair"].flat if "pair" in inputs else None
-        rows = IndexedRows(request_index, len(sides["query"][0]))
-        return self.ranker.score_ads(state, rows, inputs["ad"].flat.index_select(0, ad_index), pair_flat)
+        return self.interact(self.look_up(sides), IndexedRows(request_index, len(sides["query"][0])), ad_index)
 
-    def encode_request(self, query: SideInputs) -> RequestState:
-        """The request stage on looked-up features."""
-        sequences = {name: (events, mask.float()) for name, (events, mask) in query.sequences.items()}
-        return self.ranker.encode_request(query.flat, sequences)
+    def look_up(self, sides: Mapping[str, tuple[Tensor, Tensor]]) -> LookedUp:
+        """The dense inputs of all sides; in BF16 under autocast. Arguments as for :meth:`forward`."""
+        inputs = self.tables.forward_sides(sides)
+        sequences = {name: (to_autocast(events), mask) for name, (events, mask) in inputs["query"].sequences.items()}
+        return LookedUp(
+            query=to_autocast(inputs["query"].flat),
+            sequences={name: (events, mask.to(events.dtype)) for name, (events, mask) in sequences.items()},
+            ad=to_autocast(inputs["ad"].flat),
+            pair=to_autocast(inputs["pair"].flat) if "pair" in inputs else None,
+        )
+
+    def interact(self, inputs: LookedUp, rows: Rows, ad_index: Tensor) -> Tensor:
+        """Logits ``[B, K]`` from what was looked up: all dense layers, and nothing else, so that it can be compiled."""
+        state = self.ranker.encode_request(inputs.query, inputs.sequences)
+        return self.ranker.score_ads(state, rows, inputs.ad.index_select(0, ad_index), inputs.pair)

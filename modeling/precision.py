@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 Precision = Literal["fp32", "bf16", "auto"]
 
@@ -36,3 +37,20 @@ def autocast(precision: Literal["fp32", "bf16"], device: torch.device | str) -> 
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)
+
+
+def to_autocast(x: Tensor) -> Tensor:
+    """A model's input in the type that autocast computes in; as it is outside of autocast.
+
+    Products round their inputs anyway. Rounding once at the entrance lets sums, norms and activations between the
+    products, and what backward keeps of them, take half the memory.
+
+    Example:
+        >>> with autocast("bf16", "cpu"):
+        ...     to_autocast(torch.zeros(1)).dtype
+        torch.bfloat16
+        >>> to_autocast(torch.zeros(1)).dtype
+        torch.float32
+    """
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
