@@ -1,7 +1,9 @@
 """A heavy bundle as the service and the scorer run it: encoders, look-up and two exported graphs, without torch.
 
 The request graph runs once for R requests, the ads' graph for B pairs of request and ad; :class:`RequestState` is what
-passes between them. Shapes: R requests, B rows, L sequence length, K tasks.
+passes between them. What never changes (tables, which feature reads which of them, what is pooled) is laid out once, at
+load; a call brings ids and floats alone, from which values and masks are looked up. Shapes: R requests, B rows,
+L sequence length, K tasks.
 """
 
 from collections.abc import Mapping
@@ -15,14 +17,17 @@ from contracts.errors import MismatchError
 from contracts.probability import sigmoid
 from contracts.schema import FeatureSchema
 from engines.lookup import LookedUp, TableLookup
-from engines.onnxruntime_cpu import OnnxRuntimeEngine
-from engines.parity import check_parity
+from engines.parity import FP32_GATE, check_parity
 from engines.protocol import Engine
+from engines.select import GATES, Trial
+from heavy_ranker.serving_engines import EXACT_ENGINE, fastest, load_pair
+from heavy_ranker.serving_rows import GroupedRows, similar_sizes
 
-REQUEST_GRAPH, ADS_GRAPH = "request.onnx", "ads.onnx"
 EVENTS, MASK = ".embeddings", ".mask"
-PARITY_TOLERANCE = 1e-5
-"""Largest error of a probability: fp32 engines sum in other orders."""
+VARIABLE_LENGTHS = "variable_lengths"
+"""Among a bundle's ``dims``: 1 where the request graph takes sequences cut to what their histories need."""
+LENGTH_BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Few lengths, so that an engine that prepares for a shape soon knows them all."""
 
 
 @dataclass(frozen=True)
@@ -34,41 +39,9 @@ class RequestState:
     def __len__(self) -> int:
         return len(next(iter(self.tensors.values())))
 
-
-class GroupedRows:
-    """Brings the rows of R requests to ``[R, C, ...]`` as the ads' graph takes them, and its result back to rows.
-
-    A request with fewer than C rows, the most that one has, is filled up with zeros.
-
-    Args:
-        request_index: int64 [B], each row's request.
-        num_requests: R.
-
-    Example:
-        >>> layout = GroupedRows(np.array([1, 0, 1]), num_requests=2)
-        >>> layout.group(np.array([[1.0], [2.0], [3.0]])).squeeze(-1).tolist()
-        [[2.0, 0.0], [1.0, 3.0]]
-        >>> layout.ungroup(layout.group(np.array([[1.0], [2.0], [3.0]]))).tolist()
-        [[1.0], [2.0], [3.0]]
-    """
-
-    def __init__(self, request_index: np.ndarray, num_requests: int) -> None:
-        counts = np.bincount(request_index, minlength=num_requests)
-        order = np.argsort(request_index, kind="stable")
-        within = np.empty_like(order)
-        within[order] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-        self._shape = num_requests, int(counts.max(initial=0))
-        self._places = request_index * self._shape[1] + within
-
-    def group(self, rows: np.ndarray) -> np.ndarray:
-        """[B, F] to [R, C, F]."""
-        grouped = np.zeros((self._shape[0] * self._shape[1], rows.shape[1]), rows.dtype)
-        grouped[self._places] = rows
-        return grouped.reshape(*self._shape, rows.shape[1])
-
-    def ungroup(self, grouped: np.ndarray) -> np.ndarray:
-        """[R, C, K] to [B, K]."""
-        return grouped.reshape(-1, grouped.shape[2])[self._places]
+    def take(self, requests: np.ndarray) -> "RequestState":
+        """Of some of the requests."""
+        return RequestState({name: values[requests] for name, values in self.tensors.items()})
 
 
 class HeavyServing:
@@ -76,37 +49,72 @@ class HeavyServing:
 
     Args:
         schema: Fitted schema of the bundle.
-        tables: ``tables.<name>`` to float32 [rows, dim].
-        request_engine: Runs ``request.onnx``.
-        ads_engine: Runs ``ads.onnx``.
+        tables: ``tables.<name>`` as :class:`~engines.lookup.TableLookup` takes them: float32, or int8 with scales.
+        request_engine: Runs the request graph.
+        ads_engine: Runs the ads' graph.
+        variable_lengths: The request graph takes sequences of any length, so padding that no request of a call needs
+            is cut off before it costs anything. Otherwise every sequence has its ``max_length``.
+
+    Attributes:
+        engine: Name of the engine that serves.
+        trials: What each engine did, where the fastest was chosen; else empty.
     """
 
     def __init__(
-        self, schema: FeatureSchema, tables: Mapping[str, np.ndarray], *, request_engine: Engine, ads_engine: Engine
+        self,
+        schema: FeatureSchema,
+        tables: Mapping[str, np.ndarray],
+        *,
+        request_engine: Engine,
+        ads_engine: Engine,
+        variable_lengths: bool = False,
     ) -> None:
         self.tasks = schema.tasks
         self.query_encoder = Encoder(schema, "query")
         self.ad_encoder = Encoder(schema, "ad")
         self.pair_encoder = Encoder(schema, "pair") if schema.side_features("pair") else None
-        self._query_lookup = _lookup(self.query_encoder, tables)
+        self.engine = ads_engine.name
+        self.trials: tuple[Trial, ...] = ()
+        lengths = LENGTH_BUCKETS if variable_lengths else ()
+        self._query_lookup = TableLookup(
+            self.query_encoder.layout, tables, pool_sequences=False, length_buckets=lengths
+        )
         self._ad_lookup = _lookup(self.ad_encoder, tables)
         self._pair_lookup = _lookup(self.pair_encoder, tables) if self.pair_encoder else None
         self._request_engine = request_engine
         self._ads_engine = ads_engine
 
     @classmethod
-    def load(cls, bundle: Bundle, *, threads: int = 2) -> "HeavyServing":
-        """Open the graphs and tables of a verified bundle on the CPU.
+    def load(cls, bundle: Bundle, *, threads: int = 2, engine: str = EXACT_ENGINE) -> "HeavyServing":
+        """Open the graphs and tables of a verified bundle.
 
         Args:
             bundle: Of kind ``heavy``.
             threads: Threads that one graph may use.
+            engine: The name of one, by default an exact one that every machine has, so that the scores of a teacher do
+                not depend on where they were made; ``auto`` takes the fastest that keeps the bundle's parity rows here
+                (``trials`` tells what each did).
+
+        Raises:
+            ConfigError: No engine has this name.
+            AdsieveError: The named engine cannot run here.
+            ArtifactError: A graph cannot be loaded; with ``auto``, by no engine.
         """
+        if engine == "auto":
+            chosen = fastest(bundle, lambda name: cls._open(bundle, name, threads), run=lambda serving: serving.run)
+            chosen.loaded.trials = chosen.trials
+            return chosen.loaded
+        return cls._open(bundle, engine, threads)
+
+    @classmethod
+    def _open(cls, bundle: Bundle, engine: str, threads: int) -> "HeavyServing":
+        pair = load_pair(bundle, engine, threads=threads)
         return cls(
             bundle.schema,
             bundle.tensors(),
-            request_engine=OnnxRuntimeEngine(bundle.file(REQUEST_GRAPH), threads=threads),
-            ads_engine=OnnxRuntimeEngine(bundle.file(ADS_GRAPH), threads=threads),
+            request_engine=pair.request,
+            ads_engine=pair.ads,
+            variable_lengths=bool(bundle.manifest.dims.get(VARIABLE_LENGTHS)),
         )
 
     def encode_request(self, query: Encoded) -> RequestState:
@@ -127,21 +135,43 @@ class HeavyServing:
         """
         if (pair is None) != (self._pair_lookup is None):
             raise MismatchError(f"pair features: the schema {'has' if pair is None else 'lacks'} them")
-        layout = GroupedRows(request_index, len(state))
-        inputs = state.tensors | {"ad_flat": layout.group(self._ad_lookup(ads.ids, ads.floats).flat)}
+        inputs = {"ad_flat": self._ad_lookup(ads.ids, ads.floats).flat}
         if pair is not None and self._pair_lookup is not None:
-            inputs["pair_flat"] = layout.group(self._pair_lookup(pair.ids, pair.floats).flat)
-        return layout.ungroup(self._ads_engine.run(inputs)["logits"])
+            inputs["pair_flat"] = self._pair_lookup(pair.ids, pair.floats).flat
+        sets = similar_sizes(np.bincount(request_index, minlength=len(state)))
+        if len(sets) == 1 and len(sets[0]) == len(state):
+            return self._score_together(state, inputs, request_index)
+        logits = np.empty((len(request_index), len(self.tasks)), np.float32)
+        for requests in sets:
+            at = np.flatnonzero(np.isin(request_index, requests))
+            rows = {name: values[at] for name, values in inputs.items()}
+            logits[at] = self._score_together(state.take(requests), rows, np.searchsorted(requests, request_index[at]))
+        return logits
+
+    def _score_together(
+        self, state: RequestState, rows: Mapping[str, np.ndarray], request_index: np.ndarray
+    ) -> np.ndarray:
+        layout = GroupedRows(request_index, len(state))
+        grouped = {name: layout.group(values) for name, values in rows.items()}
+        return layout.ungroup(self._ads_engine.run(state.tensors | grouped)["logits"])
 
     def check_parity(self, tensors: Mapping[str, np.ndarray], *, source: str = PARITY_FILE) -> dict[str, float]:
         """Compare with what the trained module computed on saved rows; returns the largest error of each output.
 
         Raises:
-            ArtifactError: A probability is further away than ``PARITY_TOLERANCE``.
+            ArtifactError: A probability is further away than the engine's gate allows, or the order of rows changed.
         """
-        return check_parity(self._run, tensors, tolerance=PARITY_TOLERANCE, source=source)
+        gate = GATES.get(self.engine, FP32_GATE)
+        return check_parity(
+            self.run,
+            tensors,
+            tolerance=gate.tolerance,
+            min_rank_correlation=gate.min_rank_correlation,
+            source=source,
+        )
 
-    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Probabilities of rows as ``parity.safetensors`` holds them: ids and floats of each side, and the index."""
         query, ad = (Encoded(ids=inputs[f"{side}_ids"], floats=inputs[f"{side}_floats"]) for side in ("query", "ad"))
         pair = Encoded(ids=inputs["pair_ids"], floats=inputs["pair_floats"]) if self.pair_encoder else None
         logits = self.score(self.encode_request(query), ad, pair, inputs["request_index"])

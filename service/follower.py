@@ -118,8 +118,13 @@ class Follower:
 
     def _load(self, release: Release) -> LoadedRelease:
         paths = self._store.paths(release)
-        threads = self._settings.engine_threads
-        loaded = load_release(release, paths, serving=self._snapshot, engine_threads=threads)
+        loaded = load_release(
+            release,
+            paths,
+            serving=self._snapshot,
+            engine_threads=self._settings.engine_threads,
+            heavy_engine=self._settings.heavy_engine,
+        )
         num_requests = warm_up(loaded, self._settings)
         log.info("release %s loaded, warmed up with %d saved requests", release.release_id, num_requests)
         return loaded

@@ -3,6 +3,7 @@
 Shapes: A ads, H heads, D width of a head's vector.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,13 +15,15 @@ from contracts.errors import ArtifactError, MismatchError
 from contracts.records import STATUSES
 from contracts.release import Release, check_pairing
 from contracts.schema import FeatureSchema
-from heavy_ranker.serving import HeavyServing
+from heavy_ranker.serving import EXACT_ENGINE, HeavyServing
 from indexing.index import Index
 from indexing.store import DirectoryStore, ReleasePaths
 from service.api import Versions
 from service.retrieval import Retriever
 from service.utility import ObjectiveColumns
 from towers.serving import TwoTowerServing, split_pin_embedding
+
+log = logging.getLogger(__name__)
 
 REQUESTS_FILE = "requests.jsonl"
 ACTIVE = STATUSES.index("active")
@@ -96,13 +99,21 @@ class Snapshot:
         return Snapshot(dict(sorted({**self.releases, loaded.scenario: loaded}.items())))
 
 
-def load_release(release: Release, paths: ReleasePaths, *, serving: Snapshot, engine_threads: int) -> LoadedRelease:
+def load_release(
+    release: Release,
+    paths: ReleasePaths,
+    *,
+    serving: Snapshot,
+    engine_threads: int,
+    heavy_engine: str = EXACT_ENGINE,
+) -> LoadedRelease:
     """Open and verify everything that a release names.
 
     Args:
         paths: Where the store keeps its bundles and its index.
         serving: What serves now; a heavy ranker that it already holds is shared.
         engine_threads: Threads of one operator of one graph.
+        heavy_engine: What runs the heavy ranker: the name of an engine, or ``auto``.
 
     Raises:
         ArtifactError: Something is truncated or altered, or the engine does not reproduce the trained model.
@@ -115,7 +126,7 @@ def load_release(release: Release, paths: ReleasePaths, *, serving: Snapshot, en
     _check_versions(release, bundle, heavy_bundle, index)
     tower = TwoTowerServing.load(bundle, threads=engine_threads)
     tower.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
-    heavy = _load_heavy(heavy_bundle, serving, engine_threads) if heavy_bundle else None
+    heavy = _load_heavy(heavy_bundle, serving, engine_threads, heavy_engine) if heavy_bundle else None
     objectives = ObjectiveColumns(bundle.schema.objectives, bundle.schema.tasks)
     index_objectives = objectives.from_other(index.manifest.objectives)
     active = np.asarray(index.status) == ACTIVE
@@ -144,12 +155,14 @@ def _check_versions(release: Release, tower: Bundle, heavy: Bundle | None, index
         raise MismatchError(f"release {release.release_id} names the versions {named}, the store holds {found}")
 
 
-def _load_heavy(bundle: Bundle, serving: Snapshot, engine_threads: int) -> LoadedHeavy:
+def _load_heavy(bundle: Bundle, serving: Snapshot, engine_threads: int, engine: str) -> LoadedHeavy:
     for loaded in serving.releases.values():
         if loaded.heavy is not None and loaded.heavy.version == bundle.manifest.version:
             return loaded.heavy
-    heavy = HeavyServing.load(bundle, threads=engine_threads)
-    heavy.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
+    heavy = HeavyServing.load(bundle, threads=engine_threads, engine=engine)
+    if not heavy.trials:
+        heavy.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
+    log.info("heavy ranker %s runs on %s %s", bundle.manifest.version, heavy.engine, "; ".join(map(str, heavy.trials)))
     return LoadedHeavy(
         version=bundle.manifest.version,
         schema=bundle.schema,

@@ -39,6 +39,8 @@ class Settings(BaseSettings):
     Work:
         rank_threads: Requests ranked at the same time.
         engine_threads: Threads of one operator of one graph.
+        heavy_engine: What runs the heavy ranker; ``auto`` takes, when a release is loaded, the fastest engine here that
+            keeps the probabilities and the order of its parity rows. ``adsieve rank`` uses ``onnxruntime_cpu``.
         retrieval_overfetch: Without candidates, ads fetched per survivor, before exact utility re-ranks them.
         poll_interval_s: How often the store's pointer is read.
         failed_retry_s: Pause before a release that could not be loaded is tried again.
@@ -68,6 +70,7 @@ class Settings(BaseSettings):
 
     rank_threads: Threads = 2
     engine_threads: Threads = 2
+    heavy_engine: Literal["auto", "onnxruntime_cpu", "openvino_fp32", "openvino_bf16"] = "auto"
     retrieval_overfetch: Annotated[float, Field(ge=1, le=1_000)] = 4.0
     poll_interval_s: Annotated[float, Field(gt=0, le=86_400)] = 1.0
     failed_retry_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0

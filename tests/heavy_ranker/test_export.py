@@ -6,10 +6,11 @@ from contracts.bundle import open_bundle
 from contracts.config import convert
 from contracts.errors import ArtifactError, InputError, MismatchError
 from contracts.probability import sigmoid
+from engines.parity import FP32_GATE
 from heavy_ranker.config import HeavyConfig
 from heavy_ranker.data import read_impressions
 from heavy_ranker.export import export_heavy
-from heavy_ranker.serving import PARITY_TOLERANCE, HeavyServing
+from heavy_ranker.serving import HeavyServing
 from modeling.batches import gather
 
 
@@ -38,7 +39,7 @@ def test_graphs_equal_the_module_on_real_rows(serving, run, impressions, pairs):
     with torch.no_grad():
         expected = torch.sigmoid(run.model(batch.sides(), batch.request_index, batch.ad_index)).numpy()
     assert logits.dtype == np.float32
-    np.testing.assert_allclose(sigmoid(logits), expected, atol=PARITY_TOLERANCE)
+    np.testing.assert_allclose(sigmoid(logits), expected, atol=FP32_GATE.tolerance)
 
 
 def test_several_requests_in_one_call_equal_one_call_each(serving, impressions):
@@ -68,7 +69,7 @@ def test_a_bundle_opens_again_and_passes_its_own_check(bundle, run):
     assert opened.manifest.metrics == run.summary.metrics
     assert convert(opened.config, HeavyConfig, source="config.json") == run.config
     errors = HeavyServing.load(opened, threads=1).check_parity(opened.tensors("parity.safetensors"))
-    assert errors["probabilities"] <= PARITY_TOLERANCE
+    assert errors["probabilities"] <= FP32_GATE.tolerance
 
 
 def test_a_bundle_holds_what_serving_and_replay_need(bundle):

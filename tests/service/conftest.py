@@ -383,7 +383,9 @@ def own_settings(own_world: World) -> Settings:
 
 
 def make_settings(world: World) -> Settings:
-    return Settings(store=world.root, engine_threads=1, poll_interval_s=0.05, failed_retry_s=0.0)
+    return Settings(
+        store=world.root, engine_threads=1, heavy_engine="onnxruntime_cpu", poll_interval_s=0.05, failed_retry_s=0.0
+    )
 
 
 @pytest.fixture(scope="session")
