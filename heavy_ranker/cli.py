@@ -7,6 +7,7 @@ import typer
 
 from contracts.console import From, Json, Until, print_json
 from heavy_ranker.cli_options import Log
+from heavy_ranker.cli_scale import scale
 from heavy_ranker.cli_score import score
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ def export(
 
 
 app.command()(score)
+app.command()(scale)
 
 
 def choose_config(preset: str, path: Path | None, changes: dict[str, Any]) -> "HeavyConfig":

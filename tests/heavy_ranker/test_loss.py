@@ -34,3 +34,11 @@ def test_a_task_without_known_labels_adds_nothing():
     logits, labels = torch.randn(4, 2), torch.tensor([[1.0, NAN], [0.0, NAN], [1.0, NAN], [0.0, NAN]])
     one_task = impression_loss(logits[:, :1], labels[:, :1], torch.ones(4))
     torch.testing.assert_close(impression_loss(logits, labels, torch.ones(4)), one_task)
+
+
+def test_a_summed_loss_is_the_mean_times_the_known_weight():
+    logits, weight = torch.randn(5, 1), torch.rand(5) + 0.1
+    labels = torch.tensor([[1.0], [0.0], [NAN], [0.0], [1.0]])
+    known = weight[[0, 1, 3, 4]].sum()
+    summed = impression_loss(logits, labels, weight, reduction="sum")
+    torch.testing.assert_close(summed, impression_loss(logits, labels, weight) * known)

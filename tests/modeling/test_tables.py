@@ -249,3 +249,14 @@ def test_what_cannot_be_looked_up_is_refused(small_schema: FeatureSchema) -> Non
     )
     with pytest.raises(ConfigError, match=r"tables\.country\.dim must be a multiple of 4 to be trained, got 6"):
         FeatureTables(narrow, ("query",), pool_sequences=True, learning_rate=0.1)
+
+
+def test_first_weights_fill_the_bound_of_their_width_or_of_their_rows(small_schema: FeatureSchema) -> None:
+    for init in ("dim", "rows"):
+        tables = FeatureTables(
+            small_schema, ("query", "ad"), pool_sequences=True, learning_rate=LEARNING_RATE, init=init
+        )
+        for name, table in tables.stack.tables.items():
+            bound = (table.dim if init == "dim" else table.num_rows) ** -0.5
+            drawn = tables.weight(name)[1:].abs().max().item()
+            assert 0.9 * bound < drawn <= bound
