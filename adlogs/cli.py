@@ -21,7 +21,7 @@ SchemaName = Annotated[
 def simulate(
     out: Annotated[Path, typer.Argument(help="Directory to create.")],
     preset: Annotated[
-        str, typer.Option(help="World: tiny (seconds, for tests), demo (20,000 requests), million (candidate rows).")
+        str, typer.Option(help="World: tiny (seconds, for tests), demo, million (candidate rows), large (to judge by).")
     ] = "demo",
     seed: Annotated[
         int | None, typer.Option(min=0, help="Another world of the same sizes; each preset has its own.")

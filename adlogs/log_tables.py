@@ -97,6 +97,7 @@ def ads_table(day: SimulatedDay, world: World, texts: Names) -> pa.Table:
             "topics": _lists(_TOPIC_NAMES.take(pa.array(ads.topics[ad].ravel())), ads.topics[ad].shape),
             "image": _lists(pa.array(ads.image[ad].ravel()), (len(ad), IMAGE_DIM), ads.image_missing[ad]),
             "creative_score": pa.array(ads.creative_score[ad], pa.float32()),
+            "landing_score": pa.array(ads.landing_score[ad], pa.float32()),
             "format": _text(names.FORMATS, ads.format[ad]),
             "ad_language": _text(names.LANGUAGES, ads.language[ad]),
             "ad_age_days": pa.array(rows.age_days, pa.float32()),

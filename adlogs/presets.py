@@ -89,7 +89,27 @@ def million() -> SimulationConfig:
     )
 
 
-PRESETS: dict[str, Callable[[], SimulationConfig]] = {"tiny": tiny, "demo": demo, "million": million}
+def large() -> SimulationConfig:
+    """More than a million shown ads over 8 days, and few that were not: for judging a heavy ranker by the truth."""
+    return SimulationConfig(
+        seed=7,
+        num_days=8,
+        requests_per_day=20_000,
+        num_users=20_000,
+        ads_per_scenario=5_000,
+        advertisers_per_scenario=400,
+        pool=240,
+        num_candidates=40,
+        num_winners=8,
+        logged_candidates=2,
+        logged_eligible=2,
+        full_requests=64,
+        full_pool=1_000,
+        full_candidates=100,
+    )
+
+
+PRESETS: dict[str, Callable[[], SimulationConfig]] = {"tiny": tiny, "demo": demo, "million": million, "large": large}
 
 
 def load_preset(name: str) -> SimulationConfig:
@@ -109,4 +129,5 @@ TRUTH_LOG_LOSS = {
     "tiny": {"click": 0.2247, "conversion": 0.0549},
     "demo": {"click": 0.2759, "conversion": 0.0688},
     "million": {"click": 0.2529, "conversion": 0.0653},
+    "large": {"click": 0.2910, "conversion": 0.0723},
 }

@@ -64,6 +64,7 @@ class Ads:
     quality: np.ndarray  # float [A], drifts
     creative_score: np.ndarray  # float [A], quality as judged before launch
     conversion_quality: np.ndarray
+    landing_score: np.ndarray  # float [A], conversion quality as judged before launch
     log_price: np.ndarray  # NaN for standard ads
     brand: np.ndarray  # -1 for standard ads
     bid: np.ndarray  # changes between blocks
@@ -176,20 +177,25 @@ def _build_ads(
     quality = advertiser_quality[advertiser] + rng.normal(scale=0.5, size=num)
     value = _CLICK_BID * rng.lognormal(sigma=0.3, size=num) * (1 + 0.1 * size[advertiser])
     lifetime_blocks = rng.exponential(BLOCKS_PER_DAY / config.churn, size=num).astype(np.int64) + 1
+    language = rng.choice(len(names.LANGUAGES), size=num, p=(0.62, 0.1, 0.08, 0.06, 0.04, 0.04, 0.04, 0.02))
+    ad_format = rng.integers(len(names.FORMATS), size=num)
+    creative_score = quality + rng.normal(scale=0.05, size=num)
+    conversion_quality = rng.normal(scale=0.35, size=len(size))[advertiser] + rng.normal(scale=0.3, size=num)
     return Ads(
         scenario=scenario,
         category=category,
         advertiser=advertiser,
-        language=rng.choice(len(names.LANGUAGES), size=num, p=(0.62, 0.1, 0.08, 0.06, 0.04, 0.04, 0.04, 0.02)),
-        format=rng.integers(len(names.FORMATS), size=num),
+        language=language,
+        format=ad_format,
         objective=objective,
         topics=top,
         topic_bits=_bits(top),
         latent=latent,
         image=(image / image.std()).astype(np.float32),
         quality=quality,
-        creative_score=quality + rng.normal(scale=0.05, size=num),
-        conversion_quality=rng.normal(scale=0.35, size=len(size))[advertiser] + rng.normal(scale=0.3, size=num),
+        creative_score=creative_score,
+        conversion_quality=conversion_quality,
+        landing_score=conversion_quality + rng.spawn(1)[0].normal(scale=0.05, size=num),
         log_price=np.where(shopping, rng.normal(scale=0.9, size=num), np.nan),
         brand=np.where(shopping, advertiser * 2 + rng.integers(2, size=num), -1),
         bid=value * _OBJECTIVE_SCALE[objective],

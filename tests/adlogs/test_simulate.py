@@ -219,5 +219,5 @@ def test_a_failed_simulation_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_unknown_preset() -> None:
-    with pytest.raises(ConfigError, match=r"preset: expected one of tiny, demo, million, got 'huge'"):
+    with pytest.raises(ConfigError, match=r"preset: expected one of tiny, demo, million, large, got 'huge'"):
         presets.load_preset("huge")
