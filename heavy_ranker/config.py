@@ -6,6 +6,7 @@ import msgspec
 
 from contracts.ranges import Count, CountOrZero, Rate, Seed, ShareBelowOne
 from contracts.schema import Side
+from modeling.compile import Compile
 from modeling.loop_config import LoopConfig
 
 SideGroups = dict[Side, dict[str, tuple[str, ...]]]
@@ -83,6 +84,7 @@ class HeavyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         batch_size: Impressions a batch; whole requests make it vary by those of one request.
         validation_share: Share of the impressions, the last by time, that is not trained on but validated on.
         seed: Of initial weights and order.
+        compile: Compile the dense layers before training: ``auto`` where the run is long enough to earn it back.
     """
 
     model: ModelConfig
@@ -94,3 +96,4 @@ class HeavyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     batch_size: Count
     validation_share: ShareBelowOne
     seed: Seed
+    compile: Compile = "auto"

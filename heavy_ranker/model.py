@@ -1,6 +1,6 @@
 """What is trained: the embedding tables and the ranker on top of them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -25,6 +25,10 @@ class LookedUp(NamedTuple):
     sequences: dict[str, tuple[Tensor, Tensor]]
     ad: Tensor
     pair: Tensor | None
+
+
+Interact = Callable[[LookedUp, Rows, Tensor], Tensor]
+"""``HeavyModel.interact``, or what stands in for it."""
 
 
 class HeavyModel(nn.Module):

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
@@ -16,10 +18,12 @@ from heavy_ranker.data import read_impressions
 from heavy_ranker.evaluate import predict, task_metrics
 from heavy_ranker.flops import count_flops
 from heavy_ranker.loss import Reduction, impression_loss, known_weight
-from heavy_ranker.model import HeavyModel
+from heavy_ranker.model import HeavyModel, Interact
+from heavy_ranker.rows import IndexedRows
 from heavy_ranker.run import Run, RunSummary, build_model, with_groups
 from heavy_ranker.warmstart import WarmSource, WarmStart, carry, with_continued_groups
-from modeling.batches import Batch, ShuffledBatches, ordered_batches
+from modeling.batches import Batch, ShuffledBatches, gather, ordered_batches
+from modeling.compile import compiled, resolve_compile
 from modeling.distributed import ALONE, Ranks
 from modeling.examples import Examples
 from modeling.loop import TrainResult, mean_loss, train
@@ -86,7 +90,7 @@ def train_examples(
     """Train on impressions that are read already, in a run directory that has begun; as :func:`train_heavy`."""
     training, validation = split_by_time(examples, config.validation_share)
     model = build_model(schema, config)
-    warm = None if warm_start is None else carry(warm_start, schema, config.model, model)
+    warm = None if warm_start is None else carry(warm_start, schema, config, model)
     result = fit(model, training, validation, config, out, ranks, warm, title)
     with ranks.main_first():
         if ranks.is_main:
@@ -119,7 +123,8 @@ def fit(
     title: str = TITLE,
 ) -> TrainResult:
     """Run the training loop; the model ends with its best weights, or its last without validation."""
-    loss_fn = batch_loss(model, ranks, reduction=config.loss_reduction)
+    evaluated = batch_loss(model, ranks, reduction=config.loss_reduction)
+    interact = _interact(model, training, config)
     source = ShuffledBatches(
         training,
         pairs_per_batch=config.batch_size,
@@ -130,14 +135,14 @@ def fit(
     )
     validate = None
     if validation is not None:
-        validate = _validator(loss_fn, validation, config.batch_size, ranks)
+        validate = _validator(evaluated, validation, config.batch_size, ranks)
     source_version = [] if warm is None else [warm.version]
     rows = int(np.asarray(training.request_row).sum())
     fingerprint = msgspec.json.encode([config, len(training), rows, *source_version]).decode()
     return train(
         model,
         source,
-        loss_fn,
+        batch_loss(model, ranks, reduction=config.loss_reduction, interact=interact),
         config=config.loop,
         run_directory=out,
         validate=validate,
@@ -150,15 +155,38 @@ def fit(
     )
 
 
-def batch_loss(model: HeavyModel, ranks: Ranks = ALONE, *, reduction: Reduction = "mean") -> Callable[[Batch], Tensor]:
-    """The loss of one batch, or this process's share of it."""
+def batch_loss(
+    model: HeavyModel,
+    ranks: Ranks = ALONE,
+    *,
+    reduction: Reduction = "mean",
+    interact: Interact | None = None,
+) -> Callable[[Batch], Tensor]:
+    """The loss of one batch, or this process's share of it; ``interact`` is the model's own or its compiled form."""
+    dense = interact or model.interact
 
     def loss(batch: Batch) -> Tensor:
-        logits = model(batch.sides(), batch.request_index, batch.ad_index)
+        rows = IndexedRows(batch.request_index, len(batch.query.ids))
+        logits = dense(model.look_up(batch.sides()), rows, batch.ad_index)
         totals = None if ranks.alone else ranks.sum(known_weight(batch.labels, batch.weight))
         return impression_loss(logits, batch.labels, batch.weight, totals, reduction=reduction)
 
     return loss
+
+
+def _interact(model: HeavyModel, training: Examples, config: HeavyConfig) -> Interact:
+    """The model's dense layers, compiled where that is configured, or where the run is long enough for it."""
+    run_flops = _run_flops(model, training, config) if config.compile == "auto" else 0.0
+    return compiled(model.interact) if resolve_compile(config.compile, run_flops=run_flops) else model.interact
+
+
+@torch.no_grad()
+def _run_flops(model: HeavyModel, training: Examples, config: HeavyConfig) -> float:
+    """FLOPs of all passes forward, and of backward ones at twice as many, judged by the first batch of the log."""
+    batch = gather(training, np.arange(min(len(training), config.batch_size)))
+    with FlopCounterMode(display=False) as counter:
+        model(batch.sides(), batch.request_index, batch.ad_index)
+    return 3.0 * counter.get_total_flops() * len(training) / len(batch) * config.loop.epochs
 
 
 def count_parameters(model: HeavyModel) -> dict[str, int]:
