@@ -6,6 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from contracts.console import From, Json, Until, print_json
+from heavy_ranker.cli_incremental import (
+    FirstDays,
+    FoldBy,
+    SeriesChoice,
+    SeriesOption,
+    WarmStartOption,
+    run_series,
+    warm_config,
+)
 from heavy_ranker.cli_options import Log
 from heavy_ranker.cli_scale import scale
 from heavy_ranker.cli_score import score
@@ -27,7 +36,9 @@ def train(
     out: Annotated[
         Path, typer.Option(help="Run directory. Called again, an interrupted run goes on from its checkpoint.")
     ],
-    preset: Annotated[str, typer.Option(help="Sizes and rates to start from: small or iqiyi.")] = "small",
+    preset: Annotated[
+        str | None, typer.Option(help="Sizes and rates to start from: small (the default) or iqiyi.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="YAML file with a whole configuration, instead of a preset.")
     ] = None,
@@ -49,6 +60,10 @@ def train(
     tensorboard: Annotated[
         bool | None, typer.Option("--tensorboard", help="Write losses and rates for TensorBoard into the run.")
     ] = None,
+    warm_start: WarmStartOption = None,
+    series: SeriesOption = None,
+    first_days: FirstDays = 1,
+    fold_by: FoldBy = "request_id",
     json: Json = False,
 ) -> None:
     """Train on what was shown: clicks, and whatever the schema chains after them.
@@ -60,6 +75,7 @@ def train(
     from contracts.records import LogPaths
     from contracts.schema import load_schema
     from heavy_ranker.train import train_heavy
+    from heavy_ranker.warmstart import open_source
     from modeling.distributed import join_ranks
 
     changes = {
@@ -73,10 +89,17 @@ def train(
         "seed": seed,
         "tensorboard": tensorboard,
     }
+    given = {name: value for name, value in changes.items() if value is not None}
+    if series is not None:
+        if warm_start is not None:
+            raise typer.BadParameter("a series begins with fresh weights", param_hint="--warm-start")
+        choice = SeriesChoice.parse(series, first_days=first_days, fold_by=fold_by)
+        return run_series(choice, log, schema, out, choose_config(preset, config, given), start, end, json=json)
     with join_ranks() as ranks:
-        chosen = choose_config(preset, config, {name: value for name, value in changes.items() if value is not None})
+        source = None if warm_start is None else open_source(warm_start)
+        chosen = choose_config(preset, config, given, base=None if source is None else warm_config(source))
         log_paths, fitted = LogPaths.under(log), load_schema(schema, fitted=True)
-        run = train_heavy(fitted, log_paths, out, chosen, start=start, end=end, ranks=ranks)
+        run = train_heavy(fitted, log_paths, out, chosen, start=start, end=end, ranks=ranks, warm_start=source)
     if not ranks.is_main:
         return
     result = {
@@ -86,10 +109,13 @@ def train(
         "flops": to_builtins(run.summary.flops),
         "watermark": run.summary.watermark,
         "validation": run.summary.metrics,
+        "warm_start": to_builtins(run.summary.warm_start),
     }
     if json:
         print_json(result)
         return
+    for line in run.summary.warm_start.lines() if run.summary.warm_start else ():
+        print(line)
     print(f"trained on {run.summary.impressions:,} impressions up to {run.summary.watermark}, run in {out}")
     print(run.summary.flops)
     if run.summary.metrics:
@@ -143,12 +169,15 @@ app.command()(score)
 app.command()(scale)
 
 
-def choose_config(preset: str, path: Path | None, changes: dict[str, Any]) -> "HeavyConfig":
+def choose_config(
+    preset: str | None, path: Path | None, changes: dict[str, Any], *, base: "HeavyConfig | None" = None
+) -> "HeavyConfig":
     """The configuration of a file, or of a preset, with single values changed.
 
     Args:
         preset: Name of a preset; not read where there is a file.
         path: YAML file.
+        base: Instead of the preset ``small`` where neither is named.
         changes: By field name, of the model, of the training loop or of the configuration itself.
 
     Raises:
@@ -161,9 +190,14 @@ def choose_config(preset: str, path: Path | None, changes: dict[str, Any]) -> "H
     from heavy_ranker.config import HeavyConfig
     from heavy_ranker.presets import PRESETS
 
-    if path is None and preset not in PRESETS:
+    if path is not None:
+        config = load_config(path, HeavyConfig)
+    elif preset is None and base is not None:
+        config = base
+    elif (name := preset or "small") in PRESETS:
+        config = PRESETS[name]()
+    else:
         raise ConfigError(f"preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
-    config = PRESETS[preset]() if path is None else load_config(path, HeavyConfig)
     parts: dict[str, Any] = {}
     for part in ("model", "loop"):
         whole = getattr(config, part)

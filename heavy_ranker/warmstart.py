@@ -19,7 +19,7 @@ from contracts.config import convert
 from contracts.layout import side_layout
 from contracts.schema import NUM_RESERVED, FeatureSchema, Table
 from heavy_ranker.build import model_sides
-from heavy_ranker.config import HeavyConfig, ModelConfig, SideGroups
+from heavy_ranker.config import HeavyConfig, SideGroups
 from heavy_ranker.model import HeavyModel
 from heavy_ranker.run import build_model, load_run
 from heavy_ranker.warmstart_report import WarmReport
@@ -129,7 +129,7 @@ def with_continued_groups(schema: FeatureSchema, config: HeavyConfig, source: Wa
 
 
 @torch.no_grad()
-def carry(source: WarmSource, schema: FeatureSchema, config: ModelConfig, model: HeavyModel) -> WarmStart:
+def carry(source: WarmSource, schema: FeatureSchema, config: HeavyConfig, model: HeavyModel) -> WarmStart:
     """Copy what is unchanged from a source into a fresh model.
 
     Rows of a parameter that start anew beside rows that are carried get a first moment of zero and the mean second
@@ -138,7 +138,8 @@ def carry(source: WarmSource, schema: FeatureSchema, config: ModelConfig, model:
 
     Args:
         schema: Of the fresh model.
-        config: Of the fresh model, with its token groups.
+        config: Of the run that begins, with its token groups. With another dense optimizer than the source's, that one
+            begins anew.
         model: Holds its initial weights; not yet spread over processes.
     """
     dense = _DenseCarrier(source, schema, config, model)
@@ -147,7 +148,7 @@ def carry(source: WarmSource, schema: FeatureSchema, config: ModelConfig, model:
     rows, tables_anew = _carry_tables(source, model.tables)
     report = WarmReport(
         source=f"{source.name} ({source.version})",
-        optimizer=bool(source.adam),
+        optimizer=bool(dense.adam),
         carried={"dense weights": dense.carried, "table rows": rows},
         total={
             "dense weights": dense.total,
@@ -162,12 +163,14 @@ def carry(source: WarmSource, schema: FeatureSchema, config: ModelConfig, model:
 class _DenseCarrier:
     """Copies dense parameters and their Adam states, one at a time, and keeps account."""
 
-    def __init__(self, source: WarmSource, schema: FeatureSchema, config: ModelConfig, model: HeavyModel) -> None:
+    def __init__(self, source: WarmSource, schema: FeatureSchema, config: HeavyConfig, model: HeavyModel) -> None:
         self._source, self._schema = source, schema
+        same_optimizer = config.loop.dense_optimizer == source.config.loop.dense_optimizer
+        self._states: checkpoint.DenseStates = source.adam if same_optimizer else {}
         self._parameters, self._names = dense_parameters(model), canonical_names(model)
         self._old_parameters = dense_parameters(source.model)
         self._old_names = {own: name for name, own in canonical_names(source.model).items()}
-        self._rows = keyed_rows(schema, config, model)
+        self._rows = keyed_rows(schema, config.model, model)
         self._old_rows = keyed_rows(source.schema, source.config.model, source.model)
         self.carried = self.total = 0
         self.adam: dict[str, dict[str, Tensor]] = {}
@@ -182,7 +185,7 @@ class _DenseCarrier:
         if old_name is None:
             self.anew[_module(own)] = "is not in the source"
             return
-        old, state = self._old_parameters[old_name].detach(), self._source.adam.get(old_name)
+        old, state = self._old_parameters[old_name].detach(), self._states.get(old_name)
         if rows is not None and old_rows is not None and _row_shape(rows, new) == _row_shape(old_rows, old):
             self._carry_rows(name, new, old, state, rows, old_rows)
         elif new.shape == old.shape:
@@ -214,12 +217,12 @@ class _DenseCarrier:
         rows.view(new)[into] = old_rows.view(old)[out_of]
         self.carried += len(into) * _row_size(rows, new)
         if state is not None:
-            moments = {part: torch.zeros_like(new) for part in ("exp_avg", "exp_avg_sq")}
-            for part, values in moments.items():
+            self.adam[name] = {"step": state["step"].clone()}
+            for part in state.keys() - {"step"}:
+                values = self.adam[name][part] = torch.zeros_like(new)
                 rows.view(values)[into] = old_rows.view(state[part])[out_of].to(values)
-            second = rows.view(moments["exp_avg_sq"])
-            second[fresh] = second[into].mean(dim=0)
-            self.adam[name] = {"step": state["step"].clone(), **moments}
+                if part == "exp_avg_sq":
+                    rows.view(values)[fresh] = rows.view(values)[into].mean(dim=0)
 
     def _note(self, parameter: str, key: Hashable) -> None:
         """Say why one row has no like in the source."""

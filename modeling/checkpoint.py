@@ -136,12 +136,13 @@ def dense_states(checkpoint: Checkpoint) -> DenseStates:
 
 
 def load_dense_states(states: DenseStates, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Let AdamW go on from ``states``; a parameter without one begins anew."""
+    """Let the dense optimiser go on from ``states``; a parameter without one begins anew."""
     names = {parameter: name for name, parameter in dense_parameters(model).items()}
     order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
     state = {index: dict(states[name]) for index, name in enumerate(order) if name in states}
+    fresh = optimizer.state_dict()
     # through the optimiser, which knows on which device each part of its state belongs
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    optimizer.load_state_dict(fresh | {"state": fresh["state"] | state})
 
 
 def restore_model(checkpoint: Checkpoint, model: nn.Module) -> None:

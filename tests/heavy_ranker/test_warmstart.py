@@ -44,7 +44,7 @@ def warm(source, config):
         other = msgspec.structs.replace(config, seed=99, **changes)
         other = with_groups(schema, with_continued_groups(schema, other, source))
         model = build_model(schema, other)
-        return model, other, carry(source, schema, other.model, model)
+        return model, other, carry(source, schema, other, model)
 
     return begin
 
@@ -168,7 +168,7 @@ def test_a_bundle_gives_weights_alone(bundle, source, schema, config):
     sealed = open_source(bundle.path)
     assert (sealed.adam, sealed.adagrad) == ({}, {})
     other = with_groups(schema, config)
-    start = carry(sealed, schema, other.model, build_model(schema, other))
+    start = carry(sealed, schema, other, build_model(schema, other))
     assert start.report.carried == start.report.total
     assert "without optimiser state" in start.report.lines()[0]
 
