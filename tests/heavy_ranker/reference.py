@@ -1,5 +1,7 @@
 """Plain NumPy forms of the heavy ranker's blocks: one row, one token, one head at a time, in float64."""
 
+import math
+
 import numpy as np
 
 
@@ -101,9 +103,20 @@ def tokens_of(flat, tokens):
 
 
 def encode_events(events, encoder):
-    layer, gain = encoder.feed_forward, array(encoder.norm.gain)
+    """The true events ``[n, T]`` of one row as an encoder leaves them."""
+    return _ENCODERS[type(encoder).__name__](events, encoder).reshape(-1, events.shape[1])
+
+
+def _alone(events, encoder):
+    return np.array([_refined(event, encoder.norm, encoder.feed_forward) for event in events])
+
+
+def _refined(event, norm, layer):
     weights = [array(linear.weight).T for linear in (layer.gate, layer.up, layer.down)]
-    return np.array([event + swiglu(rms_norm(event, gain), *weights) for event in events]).reshape(events.shape)
+    return event + swiglu(rms_norm(event, array(norm.gain)), *weights)
+
+
+_ENCODERS = {"SwiGluEncoder": _alone}
 
 
 def score_row(ranker, flat, sequences, ad_flat, pair_flat=None):
@@ -112,31 +125,132 @@ def score_row(ranker, flat, sequences, ad_flat, pair_flat=None):
     ad = tokens_of(ad_flat, ranker.ad_tokens)
     if pair_flat is not None:
         ad = np.concatenate([ad, tokens_of(pair_flat, ranker.pair_tokens)])
-    dim, names = request.shape[1], ranker.sequence_names
     events = {}
-    for name, project in zip(names, ranker.events, strict=True):
+    for name, project in zip(ranker.sequence_names, ranker.events, strict=True):
         weight, bias = array(project.project.weight).T, array(project.project.bias)
         events[name] = sequences[name] @ weight + bias
+    x = features(ranker.backbone, request, ad, events)
+    tasks = range(ranker.extraction.num_tasks)
+    logits = [head_logit(extract(x, ranker.extraction, task), ranker.heads, task) for task in tasks]
+    return np.cumprod(sigmoid(np.array(logits)))
+
+
+def features(backbone, request, ad, events):
+    """What a backbone makes of one row: its tokens ``[N, T]`` of request and ad, and events ``[n, T]`` by sequence."""
+    return _BACKBONES[type(backbone).__name__](backbone, request, ad, events)
+
+
+def hyformer(backbone, request, ad, events):
     tokens = None
-    for layer in ranker.backbone.layers:
+    for layer in backbone.layers:
         events = {
-            name: encode_events(events[name], encoder) for name, encoder in zip(names, layer.encoders, strict=True)
+            name: encode_events(events[name], encoder)
+            for name, encoder in zip(layer.sequence_names, layer.encoders, strict=True)
         }
         if tokens is None:
-            pooled = np.stack([events[name].mean(0) if len(events[name]) else np.zeros(dim) for name in names])
-            generation = ranker.backbone.generation
-            if hasattr(generation, "token_of"):
-                queries = one_token_queries(generation, pooled, ad)
-            else:
-                queries = all_token_queries(generation, request, pooled, ad)
-            tokens = np.concatenate([queries, request, ad])
-        for at, name in enumerate(names):
-            for query in range(at * layer.queries_per_sequence, (at + 1) * layer.queries_per_sequence):
-                tokens[query] = attend(tokens[query], events[name], layer.decoders[at])
-        tokens = mix_tokens(tokens, layer.mixer)
-    tasks = range(ranker.extraction.num_tasks)
-    logits = [head_logit(extract(tokens.reshape(-1), ranker.extraction, task), ranker.heads, task) for task in tasks]
-    return np.cumprod(sigmoid(np.array(logits)))
+            tokens = np.concatenate([queries_of(backbone.generation, request, pool(events, request), ad), request, ad])
+        tokens = mix_tokens(decode(tokens, events, layer), layer.mixer)
+    return tokens.reshape(-1)
+
+
+def pool(events, like):
+    """Mean event ``[S, T]`` of each sequence, zeros for an empty one."""
+    means = [each.mean(0) if len(each) else np.zeros(each.shape[1]) for each in events.values()]
+    return np.stack(means) if means else like[:0]
+
+
+def decode(tokens, events, layer):
+    """Tokens with each query attended to its sequence."""
+    tokens, size = tokens.copy(), layer.queries_per_sequence
+    for at, name in enumerate(layer.sequence_names):
+        for query in range(at * size, (at + 1) * size):
+            tokens[query] = attend(tokens[query], events[name], layer.decoders[at])
+    return tokens
+
+
+def attended(behaviour, ad, events):
+    """A token for each sequence ``[S, T]``: its events weighted one by one by their fit to the ad."""
+    found = []
+    for name, encoder, unit in zip(behaviour.sequence_names, behaviour.encoders, behaviour.attentions, strict=True):
+        target = dense(ad.reshape(-1), behaviour.target)
+        total = np.zeros_like(target)
+        for event in encode_events(events[name], encoder):
+            weight = np.concatenate(
+                [array(part.weight) for part in (unit.event_in, unit.target_in, unit.product_in)], 1
+            )
+            known = np.concatenate([event, target, event * target])
+            hidden = silu(weight @ known + array(unit.event_in.bias))
+            total += dense(hidden, unit.out)[0] * event
+        found.append(total)
+    return np.array(found).reshape(-1, ad.shape[1])
+
+
+def dense(x, linear):
+    return array(linear.weight) @ x + (0.0 if linear.bias is None else array(linear.bias))
+
+
+def layer_norm(x, norm):
+    return (x - x.mean()) / np.sqrt(x.var() + 1e-5) * array(norm.weight) + array(norm.bias)
+
+
+def din_dcn(backbone, request, ad, events):
+    first = np.concatenate([request, ad, attended(backbone.behaviour, ad, events)]).reshape(-1)
+    x = first
+    for layer in backbone.cross_layers:
+        x = first * (array(layer.up.weight) @ (array(layer.down.weight) @ x) + array(layer.up.bias)) + x
+    for layer in backbone.deep:
+        x = dense(x, layer) if hasattr(layer, "weight") else np.maximum(x, 0.0)
+    return x
+
+
+def masknet(backbone, request, ad, events):
+    tokens = np.concatenate([request, ad, attended(backbone.behaviour, ad, events)])
+    x = np.concatenate([layer_norm(token, backbone.norm) for token in tokens])
+    for block in backbone.blocks:
+        weight = np.concatenate([array(part.weight) for part in (block.mask_in.request_in, block.mask_in.ad_in)], 1)
+        hidden = np.maximum(weight @ tokens.reshape(-1) + array(block.mask_in.request_in.bias), 0.0)
+        x = np.maximum(layer_norm(dense(x * dense(hidden, block.mask_out), block.linear), block.norm), 0.0)
+    return x
+
+
+def rankmixer(backbone, request, ad, events):
+    filling = [] if backbone.filling is None else [array(backbone.filling)[:, 0]]
+    tokens = np.concatenate([request, ad, attended(backbone.behaviour, ad, events), *filling])
+    count, width = len(tokens), tokens.shape[1] // len(tokens)
+    for block in backbone.blocks:
+        layer, following = block.feed_forward, np.empty_like(tokens)
+        for h in range(count):
+            mixed = np.concatenate([token[h * width : (h + 1) * width] for token in tokens])
+            mixed = layer_norm(mixed + tokens[h], block.mixed_norm)
+            hidden = gelu(mixed @ array(layer.up)[h] + array(layer.up_bias)[h, 0])
+            refined = hidden @ array(layer.down)[h] + array(layer.down_bias)[h, 0]
+            following[h] = layer_norm(refined + mixed, block.token_norm)
+        tokens = following
+    return tokens.mean(0)
+
+
+def gelu(x):
+    return np.array([0.5 * value * (1.0 + math.erf(value / math.sqrt(2.0))) for value in x])
+
+
+def ensemble(backbone, request, ad, events):
+    return np.concatenate([features(member, request, ad, events) for member in backbone.members])
+
+
+_BACKBONES = {
+    "HyFormer": hyformer,
+    "DinDcn": din_dcn,
+    "MaskNet": masknet,
+    "RankMixer": rankmixer,
+    "Ensemble": ensemble,
+}
+
+
+def queries_of(generation, request, pooled, ad):
+    """Query tokens ``[Q, T]`` of one row, whichever way they are made."""
+    if type(generation).__name__ == "OneTokenQueries":
+        return one_token_queries(generation, pooled, ad)
+    return all_token_queries(generation, request, pooled, ad)
 
 
 def all_token_queries(generation, request, pooled, ad):

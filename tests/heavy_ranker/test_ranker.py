@@ -12,9 +12,21 @@ ROWS = IndexedRows(REQUEST_INDEX, num_requests=3)
 ONE_EACH = EvenRows(num_requests=len(REQUEST_INDEX), width=1)
 
 
-@pytest.fixture(params=[1, 2], ids=["one layer", "two layers"])
+VARIANTS = {
+    "hyformer": {},
+    "hyformer, two layers": {"num_layers": 2},
+    "hyformer, one token": {"query_source": "one_token", "num_layers": 2},
+    "din_dcn": {"backbones": ("din_dcn",)},
+    "masknet": {"backbones": ("masknet",)},
+    "rankmixer": {"backbones": ("rankmixer",)},
+    "rankmixer, two layers": {"backbones": ("rankmixer",), "num_layers": 2},
+    "ensemble": {"backbones": ("hyformer", "din_dcn", "rankmixer")},
+}
+
+
+@pytest.fixture(params=VARIANTS.values(), ids=VARIANTS.keys())
 def ranker(request, schema, sizes, randomised):
-    return randomised(build_ranker(schema, msgspec.structs.replace(sizes, num_layers=request.param)))
+    return randomised(build_ranker(schema, msgspec.structs.replace(sizes, **request.param)))
 
 
 @pytest.fixture
@@ -70,7 +82,21 @@ def test_two_stages_give_the_gradients_of_the_expanded_batch(ranker, request_inp
 def test_every_tensor_of_the_state_has_a_row_a_request(ranker, request_inputs):
     state = ranker.encode_request(*request_inputs)
     assert {tensor.shape[0] for tensor in state.values()} == {3}
-    assert {"tokens", "generation", "layer0.views.keys", "layer0.views.values", "layer0.views.penalty"} <= state.keys()
+
+
+def test_even_rows_equal_indexed_rows(ranker, request_inputs, ads):
+    state, ads = ranker.encode_request(*request_inputs), tuple(side[:6] for side in ads)
+    indexed = IndexedRows(torch.tensor([0, 0, 1, 1, 2, 2]), num_requests=3)
+    torch.testing.assert_close(ranker.score_ads(state, EvenRows(3, 2), *ads), ranker.score_ads(state, indexed, *ads))
+
+
+def test_every_parameter_learns(ranker, request_inputs, ads):
+    for name, parameter in ranker.named_parameters():
+        if name.endswith("temperature"):
+            torch.nn.init.ones_(parameter)  # outside its bounds it rightly stands still
+    ranker.score_ads(ranker.encode_request(*request_inputs), ROWS, *ads).square().sum().backward()
+    still = [name for name, parameter in ranker.named_parameters() if not parameter.grad.abs().sum() > 0]
+    assert still == []
 
 
 def test_later_tasks_are_never_more_probable(ranker, request_inputs, ads):
@@ -79,10 +105,11 @@ def test_later_tasks_are_never_more_probable(ranker, request_inputs, ads):
     assert (logits.diff(dim=1) <= 0).all()
 
 
-def test_a_schema_without_sequences_or_pairs_works(schema, sizes):
+@pytest.mark.parametrize("backbone", ["hyformer", "din_dcn", "masknet", "rankmixer"])
+def test_a_schema_without_sequences_or_pairs_works(schema, sizes, backbone):
     names = ("country", "user_ctr", "ad_id", "price")
     plain = msgspec.structs.replace(schema, features={name: schema.features[name] for name in names})
-    ranker = build_ranker(plain, sizes)
+    ranker = build_ranker(plain, msgspec.structs.replace(sizes, backbones=(backbone,)))
     state = ranker.encode_request(torch.randn(2, 5), {})
     assert ranker.pair_tokens is None
     assert ranker.score_ads(state, IndexedRows(torch.tensor([0, 1, 1]), 2), torch.randn(3, 9)).shape == (3, 3)
