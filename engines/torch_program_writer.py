@@ -1,0 +1,118 @@
+"""Writes a ``torch.export`` program as the file that ``engines.torch_program`` reads."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from contracts.errors import ArtifactError
+from engines.torch_program import FORMAT, HEADER, SIZE_OPERATORS, Call, Graph, TensorSpec, import_torch, is_safe
+
+SAME_WHATEVER_THE_STRIDES = {
+    "aten.view.default": "aten.reshape.default",
+    "aten._unsafe_view.default": "aten.reshape.default",
+}
+"""Another device may lay a result out in another way, which ``view`` refuses."""
+
+
+def write_program(exported: Any, path: Path, *, input_names: Sequence[str], output_names: Sequence[str]) -> None:
+    """Write a ``torch.export.ExportedProgram`` of tensors in, tensors out.
+
+    Args:
+        exported: What ``torch.export.export`` returned.
+        path: File to write.
+        input_names: In the order of the program's inputs.
+        output_names: In the order of its outputs.
+
+    Raises:
+        ArtifactError: The program calls what is no ATen operator, or takes and gives what are no tensors.
+    """
+    from safetensors.torch import save_file
+
+    program = exported.run_decompositions({})  # nothing is decomposed; operators that write in place become functions
+    places, weights = _placeholders(program)
+    names = list(weights)
+    numbers = {place: i for i, place in enumerate([*places, *(weights[name][0] for name in names)])}
+    nodes = {node.name: node for node in program.graph.nodes}
+    results = list(program.graph.output_node().args[0])
+    if len(places) != len(input_names) or len(results) != len(output_names):
+        raise ArtifactError(
+            f"{path}: the program has {len(places)} inputs and {len(results)} outputs, "
+            f"names are {list(input_names)} and {list(output_names)}"
+        )
+    graph = Graph(
+        format=FORMAT,
+        inputs=[_spec(name, nodes[place]) for name, place in zip(input_names, places, strict=True)],
+        weights=names,
+        calls=_calls(program.graph, results, numbers),
+        outputs=[_spec(name, node) for name, node in zip(output_names, results, strict=True)],
+        results=[numbers[node.name] for node in results],
+    )
+    tensors = {name: weights[name][1].detach().cpu().contiguous().clone() for name in names}
+    save_file(tensors, path, metadata={HEADER: msgspec.json.encode(graph).decode()})
+
+
+def _placeholders(program: Any) -> tuple[list[str], dict[str, tuple[str, Any]]]:
+    """Names of the user's inputs in the graph; and each weight's name with that in the graph and its tensor."""
+    places, weights = [], {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind.name == "USER_INPUT":
+            places.append(spec.arg.name)
+        else:
+            tensor = program.state_dict.get(spec.target, program.constants.get(spec.target))
+            weights[spec.target] = (spec.arg.name, tensor)
+    return places, weights
+
+
+def _calls(graph: Any, results: Sequence[Any], numbers: dict[str, int]) -> list[Call]:
+    """Calls that the results need, in order; ``numbers`` gains theirs. Checks of sizes that nothing needs go."""
+    needed, waiting = set(), list(results)
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            waiting += node.all_input_nodes
+    calls = []
+    for node in graph.nodes:
+        if node.op == "call_function" and node in needed:
+            kwargs = {name: _encoded(argument, numbers) for name, argument in node.kwargs.items()}
+            calls.append(Call(op=_name(node), args=_encoded(node.args, numbers), kwargs=kwargs))
+            numbers[node.name] = len(numbers)
+    return calls
+
+
+def _name(node: Any) -> str:
+    name = str(node.target)
+    name = SAME_WHATEVER_THE_STRIDES.get(name, name)
+    if is_safe(name):
+        return name
+    size = f"size.{getattr(node.target, '__name__', '')}"
+    if size in SIZE_OPERATORS:
+        return size
+    raise ArtifactError(f"{node.name} calls {name}, which is no ATen operator: export the module in evaluation mode")
+
+
+def _spec(name: str, node: Any) -> TensorSpec:
+    value = node.meta["val"]
+    shape = [size if isinstance(size, int) else None for size in value.shape]
+    return TensorSpec(name=name, dtype=str(value.dtype).removeprefix("torch."), shape=shape)
+
+
+def _encoded(argument: Any, numbers: dict[str, int]) -> Any:
+    """An argument as JSON: plain values as they are, others as an object with one key that says what they are."""
+    torch = import_torch()
+    if isinstance(argument, torch.fx.Node):
+        return {"value": numbers[argument.name]}
+    if isinstance(argument, (list, tuple)):
+        return [_encoded(part, numbers) for part in argument]
+    if isinstance(argument, torch.device):
+        return {"device": None}
+    for kind in ("dtype", "layout", "memory_format"):
+        if isinstance(argument, getattr(torch, kind)):
+            return {kind: str(argument).removeprefix("torch.")}
+    if isinstance(argument, float):
+        return {"float": repr(argument)}
+    if argument is None or isinstance(argument, (bool, int, str)):
+        return argument
+    raise ArtifactError(f"argument {argument!r} of type {type(argument).__name__} has no place in a program")
