@@ -104,7 +104,7 @@ def _log(directory: Path, kuairand: Path | None) -> tuple[LogPaths, FeatureSchem
     """The log, the schema fitted before its test, and when the test begins."""
     log, schema = directory / "log", directory / "schema.yaml"
     if kuairand is None:
-        _adsieve("simulate", "--preset", "demo", "--out", str(log))
+        _adsieve("simulate", str(log), "--preset", "demo")
         until = _last_day(log)
     else:
         _adsieve("convert", "kuairand", str(kuairand), "--out", str(log))
