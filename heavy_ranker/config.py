@@ -36,8 +36,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             many layers there are.
         num_layers: HyFormer layers.
         num_heads: Heads of the decoding attention; divides ``token_dim``.
-        sequence_encoder: Of each behaviour sequence.
+        sequence_encoder: Of each behaviour sequence: ``swiglu`` refines each event alone, in a ``transformer`` events
+            read one another, and of ``longer`` the latest ones read all and remain.
         sequence_encoders: Of single sequences, instead.
+        longer_length: Events that ``longer`` keeps.
         sequence_expansion: Hidden width of a sequence encoder, in token widths.
         num_slices: Slices of the token mixer; divides ``token_dim``.
         mixer_expansion: Hidden width of the mixer's layers, in their input widths.
@@ -61,6 +63,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     num_heads: Count
     sequence_encoder: SequenceEncoderName = "swiglu"
     sequence_encoders: dict[str, SequenceEncoderName] = {}
+    longer_length: Count = 16
     sequence_expansion: Count
     num_slices: Count
     mixer_expansion: Count

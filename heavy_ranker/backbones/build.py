@@ -13,7 +13,8 @@ from heavy_ranker.backbones.masknet import MaskBlock, MaskNet
 from heavy_ranker.backbones.protocol import Backbone
 from heavy_ranker.backbones.rankmixer import RankMixer, RankMixerBlock
 from heavy_ranker.backbones.target_attention import AttendedSequences
-from heavy_ranker.config import BackboneName, ModelConfig
+from heavy_ranker.config import BackboneName, ModelConfig, SequenceEncoderName
+from heavy_ranker.event_attention import LongerEncoder, TransformerEncoder
 from heavy_ranker.query_decoding import CrossDecoding
 from heavy_ranker.query_generation import OneTokenQueries, QueryGeneration
 from heavy_ranker.sequence import SwiGluEncoder
@@ -59,6 +60,9 @@ def build_backbone(config: ModelConfig, *, request_tokens: int, ad_tokens: int, 
     """
     if not config.backbones or len(set(config.backbones)) < len(config.backbones):
         raise ConfigError(f"model.backbones: expected one or more, each once, got {list(config.backbones)}")
+    unknown = sorted(config.sequence_encoders.keys() - set(sequences))
+    if unknown:
+        raise ConfigError(f"model.sequence_encoders.{unknown[0]}: expected a sequence of {list(sequences)}")
     inputs = Inputs(request_tokens, ad_tokens, tuple(sequences))
     members: dict[str, Backbone] = {name: _BUILDERS[name](config, inputs) for name in config.backbones}
     return Ensemble(members) if len(members) > 1 else members[config.backbones[0]]
@@ -148,7 +152,17 @@ def _behaviour(config: ModelConfig, inputs: Inputs) -> AttendedSequences:
 
 
 def _encoders(config: ModelConfig, inputs: Inputs) -> dict[str, nn.Module]:
-    return {name: SwiGluEncoder(config.token_dim, config.sequence_expansion) for name in inputs.sequences}
+    chosen = {name: config.sequence_encoders.get(name, config.sequence_encoder) for name in inputs.sequences}
+    return {name: _ENCODERS[encoder](config) for name, encoder in chosen.items()}
+
+
+_ENCODERS: dict[SequenceEncoderName, Callable[[ModelConfig], nn.Module]] = {
+    "swiglu": lambda config: SwiGluEncoder(config.token_dim, config.sequence_expansion),
+    "transformer": lambda config: TransformerEncoder(config.token_dim, config.num_heads, config.sequence_expansion),
+    "longer": lambda config: LongerEncoder(
+        config.token_dim, config.num_heads, config.sequence_expansion, config.longer_length
+    ),
+}
 
 
 def _wide(config: ModelConfig) -> int:

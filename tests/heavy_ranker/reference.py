@@ -116,7 +116,28 @@ def _refined(event, norm, layer):
     return event + swiglu(rms_norm(event, array(norm.gain)), *weights)
 
 
-_ENCODERS = {"SwiGluEncoder": _alone}
+def read_events(at, events, attention):
+    """What event ``at`` reads of the events ``[n, T]`` that stand most recent first."""
+    dim, heads = attention.head_dim, attention.num_heads
+    to = {name: array(getattr(attention, f"to_{name}").weight).T for name in ("query", "key", "value", "out")}
+    read = []
+    for head in range(heads):
+        own = slice(head * dim, (head + 1) * dim)
+        q, slope = (events[at] @ to["query"])[own], array(attention.slopes)[head]
+        keys, values = (events @ to["key"])[:, own], (events @ to["value"])[:, own]
+        scores = [q @ key / np.sqrt(dim) - slope * abs(at - j) for j, key in enumerate(keys)]
+        read.append(softmax(np.array(scores)) @ values)
+    return np.concatenate(read) @ to["out"]
+
+
+def _attending(events, encoder):
+    kept = min(len(events), getattr(encoder, "length", len(events)))
+    normed = np.array([rms_norm(event, array(encoder.attention_norm.gain)) for event in events])
+    read = [events[at] + read_events(at, normed, encoder.attention) for at in range(kept)]
+    return np.array([_refined(event, encoder.refine.norm, encoder.refine.feed_forward) for event in read])
+
+
+_ENCODERS = {"SwiGluEncoder": _alone, "TransformerEncoder": _attending, "LongerEncoder": _attending}
 
 
 def score_row(ranker, flat, sequences, ad_flat, pair_flat=None):

@@ -60,3 +60,25 @@ def test_a_side_of_nothing_but_sequences_is_refused(schema, sizes):
 def test_sizes_that_do_not_divide_are_refused(schema, sizes, name):
     with pytest.raises(ConfigError, match=rf"model\.{name}: must divide token_dim=8, got 3"):
         build_ranker(schema, msgspec.structs.replace(sizes, **{name: 3}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sequence_encoders": {"buys": "longer"}}, r"model\.sequence_encoders\.buys: .* \['clicks', 'views'\]"),
+        ({"backbones": ()}, r"model\.backbones: expected one or more, each once, got \[\]"),
+        ({"backbones": ("masknet", "masknet")}, r"model\.backbones: .*each once, got \['masknet', 'masknet'\]"),
+        ({"backbones": ("rankmixer",), "token_dim": 4, "num_slices": 4}, r"model\.token_dim: .* at least 7, got 4"),
+    ],
+)
+def test_what_does_not_fit_the_schema_is_refused(schema, sizes, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        build_ranker(schema, msgspec.structs.replace(sizes, **changes))
+
+
+def test_queries_of_one_token_need_a_sequence(schema, sizes):
+    features = {name: feature for name, feature in schema.features.items() if feature.kind != "sequence"}
+    with pytest.raises(ConfigError, match=r"model\.query_source: one_token reads a pooled sequence"):
+        build_ranker(
+            msgspec.structs.replace(schema, features=features), msgspec.structs.replace(sizes, query_source="one_token")
+        )
