@@ -125,8 +125,8 @@ def folds_of(keys: pa.ChunkedArray | pa.Array | None, folds: int) -> np.ndarray:
     """int16 [R], the fold of each key: ``xxh64(text) % folds``, of its decimal text for an integer, "" where missing.
 
     Example:
-        >>> folds_of(pa.array(["a", "b", "a", None]), 4).tolist()
-        [3, 1, 3, 1]
+        >>> folds_of(pa.array(["a", "b", "c", None]), 4).tolist()
+        [3, 3, 1, 1]
     """
     if keys is None:
         raise InputError("the folds of this series need a column that the requests lack")

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from contracts.config import convert
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
+from heavy_ranker.cli import app
 from heavy_ranker.config import HeavyConfig, ModelConfig
 from heavy_ranker.export import export_heavy
 from heavy_ranker.train import train_heavy
@@ -131,3 +133,16 @@ def run(schema, log, config, tmp_path_factory):
 def bundle(run, log, tmp_path_factory):
     """The run, sealed."""
     return export_heavy(run, log, tmp_path_factory.mktemp("bundle") / "heavy")
+
+
+@pytest.fixture
+def invoke():
+    """Run one command; errors that the front door turns into exit codes come out as they are."""
+
+    def call(*arguments):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return call

@@ -2,26 +2,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from contracts.config import dump_yaml
 from contracts.errors import ConfigError
 from contracts.schema import save_schema
-from heavy_ranker.cli import app, choose_config
+from heavy_ranker.cli import choose_config
 from heavy_ranker.presets import iqiyi, small
-
-
-@pytest.fixture
-def invoke():
-    """Run one command; errors that the front door turns into exit codes come out as they are."""
-
-    def call(*arguments):
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result
-
-    return call
 
 
 @pytest.fixture
