@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling.precision import autocast, has_bf16, resolve
+from modeling.precision import autocast, has_bf16, resolve, to_autocast
 
 
 def test_auto_is_bf16_exactly_where_the_device_has_it() -> None:
@@ -19,3 +19,12 @@ def test_products_compute_in_it_and_weights_stay_fp32(precision: str, expected: 
     found.sum().backward()
     assert found.dtype == expected
     assert layer.weight.dtype == layer.weight.grad.dtype == torch.float32
+
+
+def test_inputs_are_rounded_under_autocast_only() -> None:
+    x = torch.tensor([1.0, 1 / 3])
+    assert to_autocast(x) is x
+    with autocast("fp32", "cpu"):
+        assert to_autocast(x) is x
+    with autocast("bf16", "cpu"):
+        torch.testing.assert_close(to_autocast(x), x.bfloat16())
