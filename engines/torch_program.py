@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from contracts.errors import AdsieveError, ArtifactError
+from engines.tensor_spec import TensorSpec
 
 FORMAT = 1
 HEADER = "adsieve.program"
@@ -29,14 +29,6 @@ SIZE_OPERATORS: dict[str, Callable[..., Any]] = {
     for function in (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.getitem)
 }
 """Arithmetic on sizes, and the choice of one result of several."""
-
-
-class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An input or output: its name, type (``float32``), and sizes; ``None`` where they vary."""
-
-    name: str
-    dtype: str
-    shape: list[int | None]
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -133,11 +125,6 @@ def import_torch() -> Any:
     except ImportError as error:
         raise AdsieveError("torch is not installed: pip install -r requirements/gpu.txt") from error
     return torch
-
-
-def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy type of a :class:`TensorSpec`'s."""
-    return np.dtype("?" if name == "bool" else name)
 
 
 def is_safe(name: str) -> bool:

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from contracts.errors import ArtifactError
-from engines.torch_program import FORMAT, HEADER, SIZE_OPERATORS, Call, Graph, TensorSpec, import_torch, is_safe
+from engines.tensor_spec import TensorSpec
+from engines.torch_program import FORMAT, HEADER, SIZE_OPERATORS, Call, Graph, import_torch, is_safe
 
 SAME_WHATEVER_THE_STRIDES = {
     "aten.view.default": "aten.reshape.default",
