@@ -7,6 +7,7 @@ from contracts.layout import FlatSlice, SideLayout, side_layout
 from contracts.schema import FeatureSchema, Side
 from heavy_ranker.backbones.build import build_backbone
 from heavy_ranker.config import ModelConfig, SideGroups
+from heavy_ranker.numeric import PiecewiseLinear, dense_columns
 from heavy_ranker.ple import ProgressiveExtraction, TaskHeads
 from heavy_ranker.ranker import HeavyRanker
 from heavy_ranker.sequence import EventProjection
@@ -64,18 +65,24 @@ def build_ranker(schema: FeatureSchema, config: ModelConfig) -> HeavyRanker:
         backbone=backbone,
         extraction=ProgressiveExtraction(
             in_dim=backbone.out_dim,
-            num_tasks=len(schema.tasks),
+            num_tasks=len(schema.tasks) * config.members,
             shared_experts=config.shared_experts,
             task_experts=config.task_experts,
             expert_dim=config.expert_dim,
         ),
-        heads=TaskHeads(len(schema.tasks), config.expert_dim, config.head_dims),
+        heads=TaskHeads(len(schema.tasks) * config.members, config.expert_dim, config.head_dims),
+        num_members=config.members,
     )
 
 
 def _tokens(layout: SideLayout, groups: dict[str, tuple[str, ...]], config: ModelConfig) -> GroupTokens:
     slices: Sequence[FlatSlice] = layout.flat(pool_sequences=False)
-    return GroupTokens(group_columns(slices, groups), layout.flat_dim(pool_sequences=False), config.token_dim)
+    columns, in_dim = group_columns(slices, groups), layout.flat_dim(pool_sequences=False)
+    dense = dense_columns(layout)
+    if not config.numeric_bins or not dense:
+        return GroupTokens(columns, in_dim, config.token_dim)
+    numeric = PiecewiseLinear(dense, in_dim, config.numeric_bins)
+    return GroupTokens([numeric.with_bins(group) for group in columns], numeric.out_dim, config.token_dim, numeric)
 
 
 def _check_divides(config: ModelConfig) -> None:

@@ -28,6 +28,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         query_tokens: Tokens of the query side, for features that no label and no group claims.
         ad_tokens: The same of the ad side.
         groups: Which features form which token, for the sides named; other sides use labels and equal widths.
+        numeric_bins: Bins in which tokens also get each dense value, piecewise linear; 0 for the value alone.
         queries_per_sequence: Query tokens that each behaviour sequence gets.
         query_source: What generates a query token: all tokens and the pooled sequences, as in HyFormer, or one token
             and the pooled sequence that it will read.
@@ -47,6 +48,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         task_experts: Experts of each task.
         expert_dim: Width of an expert.
         head_dims: Hidden widths of each task's MLP.
+        members: Copies of the tasks' own experts, gates and heads, each trained alone on the shared rest; what is
+            predicted is the mean of their probabilities.
     """
 
     backbones: tuple[BackboneName, ...] = ("hyformer",)
@@ -55,6 +58,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     query_tokens: CountOrZero
     ad_tokens: CountOrZero
     groups: SideGroups = {}
+    numeric_bins: CountOrZero = 0
     queries_per_sequence: Count
     query_source: Literal["all_tokens", "one_token"] = "all_tokens"
     query_hidden_dim: Count
@@ -71,6 +75,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     task_experts: CountOrZero
     expert_dim: Count
     head_dims: tuple[Count, ...]
+    members: Count = 1
 
 
 class HeavyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

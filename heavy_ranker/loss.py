@@ -20,7 +20,7 @@ def impression_loss(
     Source: Ma et al. 2018, "Entire Space Multi-Task Model (ESMM)", arXiv:1804.07931.
 
     Args:
-        logits: Per-impression ``[B, K]``.
+        logits: Per-impression ``[B, K]``, or ``[B, M, K]`` of M members, whose mean loss it is then.
         labels: ``[B, K]``, NaN where not known (not shown, not mature).
         weight: ``[B]``, not negative.
         totals: ``[K]``, the denominators where this is a part of a batch: ``known_weight`` of all of it.
@@ -33,7 +33,9 @@ def impression_loss(
         0.6931471824645996
     """
     known = ~labels.isnan()
-    entropy = F.binary_cross_entropy_with_logits(logits, labels.nan_to_num(), reduction="none")
+    members = logits.reshape(len(labels), -1, labels.shape[1])
+    known_labels = labels.nan_to_num().unsqueeze(1).expand_as(members)
+    entropy = F.binary_cross_entropy_with_logits(members, known_labels, reduction="none").mean(1)
     weights = known * weight.unsqueeze(1)
     if reduction == "sum":
         return (entropy * weights).sum()

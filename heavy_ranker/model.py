@@ -70,6 +70,11 @@ class HeavyModel(nn.Module):
         )
 
     def interact(self, inputs: LookedUp, rows: Rows, ad_index: Tensor) -> Tensor:
-        """Logits ``[B, K]`` from what was looked up: all dense layers, and nothing else, so that it can be compiled."""
+        """Logits ``[B, K]`` from what was looked up: all dense layers, and nothing else, so that it can be compiled.
+
+        In training, where the ranker has M members, each member's own ``[B, M, K]``.
+        """
         state = self.ranker.encode_request(inputs.query, inputs.sequences)
-        return self.ranker.score_ads(state, rows, inputs.ad.index_select(0, ad_index), inputs.pair)
+        apart = self.training and self.ranker.num_members > 1
+        score = self.ranker.member_logits if apart else self.ranker.score_ads
+        return score(state, rows, inputs.ad.index_select(0, ad_index), inputs.pair)

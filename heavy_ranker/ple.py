@@ -121,6 +121,22 @@ def impression_logits(conditional: Tensor) -> Tensor:
     return torch.stack(logits, dim=1)
 
 
+def mean_of_members(logits: Tensor) -> Tensor:
+    """Logits ``[B, K]`` of the mean probability of members ``[B, M, K]``, precise where it is close to 0 or 1.
+
+    ``log mean p - log mean (1 - p)``, of which each is a sum of exponentials after the largest is taken out.
+
+    Source: heads that share a trunk and train apart, as in Gorishniy et al. 2024, "TabM", arXiv:2410.24210.
+
+    Example:
+        >>> torch.sigmoid(mean_of_members(torch.logit(torch.tensor([[[0.2], [0.4]]])))).round(decimals=4)
+        tensor([[0.3000]])
+    """
+    if logits.shape[1] == 1:
+        return logits.squeeze(1)
+    return torch.logsumexp(F.logsigmoid(logits), dim=1) - torch.logsumexp(F.logsigmoid(-logits), dim=1)
+
+
 def _logaddexp(a: Tensor, b: Tensor) -> Tensor:
     """``log(exp(a) + exp(b))`` from operations that every graph engine has."""
     return torch.maximum(a, b) + F.softplus(-(a - b).abs())

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from heavy_ranker.backbones.protocol import Backbone, RequestState, Sequences
-from heavy_ranker.ple import ProgressiveExtraction, TaskHeads, impression_logits
+from heavy_ranker.ple import ProgressiveExtraction, TaskHeads, impression_logits, mean_of_members
 from heavy_ranker.rows import Rows
 from heavy_ranker.sequence import EventProjection
 from heavy_ranker.tokens import GroupTokens
@@ -29,6 +29,7 @@ class HeavyRanker(nn.Module):
         backbone: The interaction of tokens and events; a module.
         extraction: Experts and gates.
         heads: One MLP a task.
+        num_members: Copies of the chain of tasks that extraction and heads hold, one after the other.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class HeavyRanker(nn.Module):
         backbone: Backbone,
         extraction: ProgressiveExtraction,
         heads: TaskHeads,
+        num_members: int = 1,
     ) -> None:
         super().__init__()
         self.request_tokens = request_tokens
@@ -51,6 +53,7 @@ class HeavyRanker(nn.Module):
         self.backbone = backbone
         self.extraction = extraction
         self.heads = heads
+        self.num_members = num_members
 
     def encode_request(self, flat: Tensor, sequences: Sequences) -> RequestState:
         """The request stage.
@@ -75,12 +78,21 @@ class HeavyRanker(nn.Module):
         Returns:
             Per-impression logits ``[B, K]``, tasks in the order of the chain.
         """
-        return impression_logits(self.conditional_logits(state, rows, ad_flat, pair_flat))
+        return mean_of_members(self.member_logits(state, rows, ad_flat, pair_flat))
+
+    def member_logits(
+        self, state: RequestState, rows: Rows, ad_flat: Tensor, pair_flat: Tensor | None = None
+    ) -> Tensor:
+        """Per-impression logits ``[B, M, K]`` of each of the M members; arguments as for :meth:`score_ads`."""
+        conditional = self.conditional_logits(state, rows, ad_flat, pair_flat)
+        num_tasks = conditional.shape[1] // self.num_members
+        logits = impression_logits(conditional.reshape(-1, num_tasks))
+        return logits.reshape(-1, self.num_members, num_tasks)
 
     def conditional_logits(
         self, state: RequestState, rows: Rows, ad_flat: Tensor, pair_flat: Tensor | None = None
     ) -> Tensor:
-        """Logits ``[B, K]`` of each task given the one before; arguments as for :meth:`score_ads`."""
+        """Logits ``[B, M * K]`` of each task given the one before, the chain of one member after the other."""
         ad_side = self.ad_tokens(ad_flat)
         if self.pair_tokens is not None:
             ad_side = torch.cat([ad_side, self.pair_tokens(pair_flat)])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from contracts.errors import ConfigError
 from contracts.layout import FlatSlice
+from heavy_ranker.numeric import PiecewiseLinear
 
 Groups = dict[str, tuple[str, ...]]
 
@@ -27,6 +28,7 @@ class GroupTokens(nn.Module):
         columns: For each token the columns of the flat input that it reads.
         in_dim: Width of the flat input, F.
         token_dim: Width of a token, T.
+        numeric: Applied to the flat input before; ``columns`` and ``in_dim`` are then of what it gives.
 
     Raises:
         ValueError: a group is empty or names a column outside the input.
@@ -37,7 +39,13 @@ class GroupTokens(nn.Module):
         torch.Size([2, 5, 4])
     """
 
-    def __init__(self, columns: Sequence[Sequence[int]], in_dim: int, token_dim: int) -> None:
+    def __init__(
+        self,
+        columns: Sequence[Sequence[int]],
+        in_dim: int,
+        token_dim: int,
+        numeric: PiecewiseLinear | None = None,
+    ) -> None:
         super().__init__()
         for token, group in enumerate(columns):
             if not group or not all(0 <= column < in_dim for column in group):
@@ -45,12 +53,14 @@ class GroupTokens(nn.Module):
         width = max(len(group) for group in columns)
         padded = [list(group) + [in_dim] * (width - len(group)) for group in columns]
         self.num_tokens, self.in_dim, self.width = len(columns), in_dim, width
+        self.numeric = numeric
         self.register_buffer("columns", torch.tensor(padded).reshape(-1), persistent=False)
         self.weight = nn.Parameter(torch.stack([_padded_xavier(len(group), width, token_dim) for group in columns]))
         self.bias = nn.Parameter(torch.zeros(len(columns), 1, token_dim))
 
     def forward(self, flat: Tensor) -> Tensor:
         """Tokens ``[N, B, T]`` of flat features ``[B, F]``."""
+        flat = flat if self.numeric is None else self.numeric(flat)
         block = F.pad(flat, (0, 1)).index_select(1, self.columns)
         block = block.reshape(-1, self.num_tokens, self.width).transpose(0, 1)
         return torch.baddbmm(self.bias, block, self.weight)

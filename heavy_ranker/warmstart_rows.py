@@ -63,6 +63,9 @@ def keyed_rows(schema: FeatureSchema, config: ModelConfig, model: HeavyModel) ->
         layout = side_layout(schema, side)  # type: ignore[arg-type]
         names = token_names(config, side, tokens)
         columns = _columns(schema, layout.flat(pool_sequences=False))
+        if tokens.numeric is not None:
+            bins = tokens.numeric.num_bins
+            columns += [(*columns[column], place, bins) for column, place in tokens.numeric.sources()]
         keys = [
             None if column == tokens.in_dim else (names[at // tokens.width], *columns[column])
             for at, column in enumerate(tokens.columns.tolist())

@@ -42,3 +42,12 @@ def test_a_summed_loss_is_the_mean_times_the_known_weight():
     known = weight[[0, 1, 3, 4]].sum()
     summed = impression_loss(logits, labels, weight, reduction="sum")
     torch.testing.assert_close(summed, impression_loss(logits, labels, weight) * known)
+
+
+def test_members_train_apart():
+    """The loss of members is the mean of their losses, so that no member's gradient depends on another."""
+    labels = torch.tensor([[1.0, 0.0], [0.0, float("nan")]])
+    weight = torch.tensor([1.0, 2.0])
+    members = torch.randn(2, 3, 2)
+    alone = [impression_loss(members[:, at], labels, weight) for at in range(3)]
+    torch.testing.assert_close(impression_loss(members, labels, weight), torch.stack(alone).mean())

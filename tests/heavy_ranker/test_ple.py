@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from heavy_ranker.ple import ProgressiveExtraction, TaskHeads, impression_logits
+from heavy_ranker.ple import ProgressiveExtraction, TaskHeads, impression_logits, mean_of_members
 
 
 def test_extraction_equals_gated_experts_one_by_one(reference, randomised):
@@ -44,3 +44,15 @@ def test_impression_logits_have_finite_gradients_everywhere():
     conditional = torch.tensor([[80.0, 80.0], [-80.0, 80.0], [80.0, -80.0], [-80.0, -80.0]], requires_grad=True)
     impression_logits(conditional).sum().backward()
     assert torch.isfinite(conditional.grad).all()
+
+
+def test_mean_of_members_is_the_logit_of_the_mean_probability():
+    logits = torch.randn(6, 4, 2, dtype=torch.float64) * 4
+    expected = torch.logit(torch.sigmoid(logits).mean(1))
+    torch.testing.assert_close(mean_of_members(logits), expected)
+
+
+def test_mean_of_members_keeps_far_probabilities():
+    """Where a probability in fp32 would be 1 exactly, and its logit infinite."""
+    torch.testing.assert_close(mean_of_members(torch.full((1, 3, 1), 40.0)), torch.tensor([[40.0]]))
+    torch.testing.assert_close(mean_of_members(torch.full((1, 3, 1), -200.0)), torch.tensor([[-200.0]]))
