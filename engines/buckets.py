@@ -14,6 +14,7 @@ import numpy as np
 
 from contracts.errors import MismatchError
 from engines.protocol import Engine
+from engines.tensor_spec import TensorSpec
 
 Axes = Mapping[str, Mapping[int, str]]
 """Array name to the dimension that each of its axes holds; axes that never vary are left out."""
@@ -178,6 +179,30 @@ def bucket_shapes(
         {name: _shape(shape, axes.get(name, {}), sizes) for name, shape in shapes.items()} for sizes in combinations
     ]
     return sorted(filled, key=lambda inputs: -sum(prod(shape) for shape in inputs.values()))
+
+
+def bucketed(
+    engine: Engine,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    *,
+    buckets: Mapping[str, Sequence[int]],
+    zeros: Sequence[str] = (),
+) -> BucketedEngine:
+    """A :class:`BucketedEngine` whose dimensions are those that the graph itself names."""
+    return BucketedEngine(
+        engine,
+        inputs={spec.name: spec.axes for spec in inputs},
+        outputs={spec.name: spec.axes for spec in outputs},
+        buckets=buckets,
+        zeros=zeros,
+    )
+
+
+def spec_shapes(inputs: Sequence[TensorSpec], buckets: Mapping[str, Sequence[int]]) -> list[dict[str, tuple[int, ...]]]:
+    """:func:`bucket_shapes` of what a graph names."""
+    shapes = {spec.name: [None if isinstance(size, str) else size for size in spec.shape] for spec in inputs}
+    return bucket_shapes({spec.name: spec.axes for spec in inputs}, shapes, buckets)
 
 
 def _shape(shape: Sequence[int | None], places: Mapping[int, str], sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -119,11 +119,6 @@ def check_device(torch: Any, device: str, *, engine: str) -> None:
         )
 
 
-def size_of(shapes: Shapes) -> int:
-    """Elements of all inputs together, which orders buckets by their need of memory."""
-    return sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
-
-
 def _tensors(torch: Any, buffer: Any, packing: Packing, specs: Sequence[TensorSpec]) -> list[Any]:
     """Tensors that lie in ``buffer`` where ``packing`` puts them."""
     return [

@@ -7,6 +7,7 @@ import numpy as np
 import onnxruntime
 
 from contracts.errors import ArtifactError, MismatchError
+from engines.tensor_spec import TensorSpec
 
 LOG_ERRORS_ONLY = 3
 
@@ -50,6 +51,23 @@ class OnnxRuntimeEngine:
         if inputs.keys() != set(self.inputs):
             raise MismatchError(f"{self._path}: takes inputs {sorted(self.inputs)}, got {sorted(inputs)}")
         return dict(zip(self.outputs, self._session.run(None, dict(inputs)), strict=True))
+
+
+def onnx_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Inputs and outputs of a graph, sizes that vary by the names that the exporter gave them.
+
+    Raises:
+        ArtifactError: The file is missing or no graph that ONNX Runtime can load.
+    """
+    session = OnnxRuntimeEngine(path, threads=1)._session
+    inputs, outputs = (tuple(map(_spec, nodes)) for nodes in (session.get_inputs(), session.get_outputs()))
+    return inputs, outputs
+
+
+def _spec(node: onnxruntime.NodeArg) -> TensorSpec:
+    kind = node.type.removeprefix("tensor(").removesuffix(")")
+    shape = [size if isinstance(size, int) else str(size) for size in node.shape]
+    return TensorSpec(name=node.name, dtype={"float": "float32", "double": "float64"}.get(kind, kind), shape=shape)
 
 
 def _options(threads: int) -> onnxruntime.SessionOptions:

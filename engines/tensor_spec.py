@@ -1,4 +1,4 @@
-"""What an input or output of a program is: name, type and shape."""
+"""What an input or output of a graph is: name, type and shape, with names for the sizes that vary."""
 
 from pathlib import Path
 
@@ -9,11 +9,21 @@ from contracts.errors import MismatchError
 
 
 class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An input or output: its name, type (as torch spells it: ``float32``), and sizes, ``None`` where they vary."""
+    """An input or output: its name, type (such as ``float32``), and sizes; those that vary have a name.
+
+    Example:
+        >>> TensorSpec(name="ads", dtype="float32", shape=["requests", "ads", 8]).axes
+        {0: 'requests', 1: 'ads'}
+    """
 
     name: str
     dtype: str
-    shape: list[int | None]
+    shape: list[int | str]
+
+    @property
+    def axes(self) -> dict[int, str]:
+        """Axes that vary and the name of each."""
+        return {axis: size for axis, size in enumerate(self.shape) if isinstance(size, str)}
 
     @property
     def numpy_dtype(self) -> np.dtype:
@@ -26,10 +36,9 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             MismatchError: Naming the file, the input, what it takes and what was given.
         """
         fits = array.ndim == len(self.shape) and all(
-            wanted in (None, size) for wanted, size in zip(self.shape, array.shape, strict=True)
+            isinstance(wanted, str) or wanted == size for wanted, size in zip(self.shape, array.shape, strict=True)
         )
         if not fits or array.dtype != self.numpy_dtype:
-            wanted = ["any" if size is None else size for size in self.shape]
             raise MismatchError(
-                f"{path}: input {self.name} takes {self.dtype} {wanted}, got {array.dtype} {list(array.shape)}"
+                f"{path}: input {self.name} takes {self.dtype} {self.shape}, got {array.dtype} {list(array.shape)}"
             )

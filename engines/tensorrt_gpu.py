@@ -15,10 +15,34 @@ from typing import Any
 import numpy as np
 
 from contracts.errors import ArtifactError, MismatchError
-from engines.cuda_calls import DeviceCall, Shapes, capture_all, check_device, size_of
-from engines.tensor_spec import TensorSpec
+from engines.buckets import BucketedEngine, bucketed, spec_shapes
+from engines.cuda_calls import DeviceCall, Shapes, capture_all, check_device
+from engines.onnxruntime_cpu import onnx_specs
 from engines.tensorrt_build import Precision, cached_plan, import_tensorrt
 from engines.torch_program import import_torch
+
+
+def open_tensorrt(
+    path: Path,
+    *,
+    buckets: Mapping[str, Sequence[int]],
+    cache: Path,
+    zeros: Sequence[str] = (),
+    precision: Precision = "bf16",
+    device: str = "cuda",
+) -> BucketedEngine:
+    """The engine that serves: a plan with a profile for every bucket, behind padding to buckets.
+
+    Args:
+        path: The ``.onnx`` file.
+        buckets: Ascending sizes of every dimension that the graph names.
+        cache: Directory of plans, shared by workers.
+        zeros: Dimensions padded with zeros, which a mask rules out; see :class:`BucketedEngine`.
+        precision: Of matrix products.
+        device: ``cuda`` or ``cuda:1``.
+    """
+    engine = TensorRtEngine(path, buckets=buckets, cache=cache, precision=precision, device=device)
+    return bucketed(engine, engine.input_specs, engine.output_specs, buckets=buckets, zeros=zeros)
 
 
 class TensorRtEngine:
@@ -28,8 +52,7 @@ class TensorRtEngine:
 
     Args:
         path: The ``.onnx`` file.
-        shapes: Shapes of all inputs for each bucket, as ``engines.buckets.bucket_shapes`` lists them. Other shapes are
-            refused.
+        buckets: Sizes of every dimension that the graph names; each combination has a profile, others are refused.
         cache: Directory of plans, shared by workers.
         precision: Of matrix products; inputs and outputs stay as the graph declares them.
         device: ``cuda`` or ``cuda:1``.
@@ -42,29 +65,34 @@ class TensorRtEngine:
     name = "tensorrt"
 
     def __init__(
-        self, path: Path, *, shapes: Sequence[Shapes], cache: Path, precision: Precision = "bf16", device: str = "cuda"
+        self,
+        path: Path,
+        *,
+        buckets: Mapping[str, Sequence[int]],
+        cache: Path,
+        precision: Precision = "bf16",
+        device: str = "cuda",
     ) -> None:
         library, self._torch = import_tensorrt(), import_torch()
         check_device(self._torch, device, engine=self.name)
         self._path, self._device = path, self._torch.device(device)
         self._lock = threading.Lock()
-        buckets = sorted(shapes, key=size_of, reverse=True)
+        self.input_specs, self.output_specs = onnx_specs(path)
+        self.inputs = tuple(spec.name for spec in self.input_specs)
+        self.outputs = tuple(spec.name for spec in self.output_specs)
+        shapes = spec_shapes(self.input_specs, buckets)
         with self._torch.cuda.device(self._device), self._torch.inference_mode():
             plan = cached_plan(
-                library, path, cache, shapes=buckets, precision=precision, architecture=self._architecture()
+                library, path, cache, shapes=shapes, precision=precision, architecture=self._architecture()
             )
             self._runtime = library.Runtime(library.Logger(library.Logger.ERROR))
             self._engine = self._runtime.deserialize_cuda_engine(plan)
             if self._engine is None:
                 raise ArtifactError(f"{path}: TensorRT {library.__version__} cannot load the plan in {cache}")
-            specs = _specs(library, self._engine)
-            self._inputs, self._outputs = specs[library.TensorIOMode.INPUT], specs[library.TensorIOMode.OUTPUT]
-            self.inputs = tuple(spec.name for spec in self._inputs)
-            self.outputs = tuple(spec.name for spec in self._outputs)
-            self._memory = self._activation_memory(len(buckets))
-            calls = [self._call(library, profile, bucket) for profile, bucket in enumerate(buckets)]
+            self._memory = self._activation_memory(len(shapes))
+            calls = [self._call(library, profile, bucket) for profile, bucket in enumerate(shapes)]
             capture_all(self._torch, self._device, calls)
-        keys = [tuple(tuple(bucket[name]) for name in self.inputs) for bucket in buckets]
+        keys = [tuple(bucket[name] for name in self.inputs) for bucket in shapes]
         self._calls = dict(zip(keys, calls, strict=True))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -75,7 +103,7 @@ class TensorRtEngine:
         """
         if inputs.keys() != set(self.inputs):
             raise MismatchError(f"{self._path}: takes inputs {sorted(self.inputs)}, got {sorted(inputs)}")
-        for spec in self._inputs:
+        for spec in self.input_specs:
             spec.check(self._path, inputs[spec.name])
         key = tuple(inputs[name].shape for name in self.inputs)
         call = self._calls.get(key)
@@ -96,9 +124,9 @@ class TensorRtEngine:
         return DeviceCall(
             self._torch,
             self._device,
-            inputs=self._inputs,
+            inputs=self.input_specs,
             shapes=bucket,
-            outputs=self._outputs,
+            outputs=self.output_specs,
             forward=self._forward(library, profile, bucket),
         )
 
@@ -116,24 +144,14 @@ class TensorRtEngine:
             torch.empty(
                 tuple(context.get_tensor_shape(spec.name)), dtype=getattr(torch, spec.dtype), device=self._device
             )
-            for spec in self._outputs
+            for spec in self.output_specs
         ]
 
         def forward(inputs: Sequence[Any]) -> Sequence[Any]:
-            for spec, tensor in zip((*self._inputs, *self._outputs), (*inputs, *outputs), strict=True):
+            for spec, tensor in zip((*self.input_specs, *self.output_specs), (*inputs, *outputs), strict=True):
                 context.set_tensor_address(spec.name, tensor.data_ptr())
             if not context.execute_async_v3(torch.cuda.current_stream(self._device).cuda_stream):
                 raise ArtifactError(f"{self._path}: TensorRT failed to run the graph at shapes {dict(bucket)}")
             return outputs
 
         return forward
-
-
-def _specs(library: Any, engine: Any) -> dict[Any, list[TensorSpec]]:
-    """Inputs and outputs of an engine by mode."""
-    specs: dict[Any, list[TensorSpec]] = {library.TensorIOMode.INPUT: [], library.TensorIOMode.OUTPUT: []}
-    for name in (engine.get_tensor_name(i) for i in range(engine.num_io_tensors)):
-        shape = [size if size >= 0 else None for size in engine.get_tensor_shape(name)]
-        dtype = np.dtype(library.nptype(engine.get_tensor_dtype(name))).name
-        specs[engine.get_tensor_mode(name)].append(TensorSpec(name=name, dtype=dtype, shape=shape))
-    return specs

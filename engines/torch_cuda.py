@@ -20,8 +20,30 @@ from typing import Any, Literal
 import numpy as np
 
 from contracts.errors import MismatchError
-from engines.cuda_calls import DeviceCall, Shapes, capture_all, check_device, size_of
+from engines.buckets import BucketedEngine, bucketed, spec_shapes
+from engines.cuda_calls import DeviceCall, Shapes, capture_all, check_device
 from engines.torch_program import import_torch, read_program
+
+
+def open_torch_cuda(
+    path: Path,
+    *,
+    buckets: Mapping[str, Sequence[int]],
+    zeros: Sequence[str] = (),
+    precision: Literal["fp32", "bf16"] = "bf16",
+    device: str = "cuda",
+) -> BucketedEngine:
+    """The engine that serves: a program captured for every bucket, behind padding to buckets.
+
+    Args:
+        path: A file that ``engines.torch_program_writer`` wrote.
+        buckets: Ascending sizes of every dimension that the program names.
+        zeros: Dimensions padded with zeros, which a mask rules out; see :class:`BucketedEngine`.
+        precision: Of matrix products.
+        device: ``cuda`` or ``cuda:1``.
+    """
+    engine = TorchCudaEngine(path, buckets=buckets, precision=precision, device=device)
+    return bucketed(engine, engine.input_specs, engine.output_specs, buckets=buckets, zeros=zeros)
 
 
 class TorchCudaEngine:
@@ -29,8 +51,8 @@ class TorchCudaEngine:
 
     Args:
         path: A file that ``engines.torch_program_writer`` wrote.
-        shapes: Shapes of all inputs for each bucket, as ``engines.buckets.bucket_shapes`` lists them; captured when the
-            engine is made. Other shapes run operator by operator.
+        buckets: Sizes of every dimension that the program names; each combination is captured when the engine is made.
+            Other shapes run operator by operator. None: nothing is captured.
         precision: ``bf16`` runs matrix products in BF16 as ``torch.autocast`` does; outputs keep their type.
         device: ``cuda``, ``cuda:1``; ``cpu`` runs the same program without graphs.
 
@@ -45,7 +67,7 @@ class TorchCudaEngine:
         self,
         path: Path,
         *,
-        shapes: Sequence[Shapes] = (),
+        buckets: Mapping[str, Sequence[int]] | None = None,
         precision: Literal["fp32", "bf16"] = "bf16",
         device: str = "cuda",
     ) -> None:
@@ -55,15 +77,14 @@ class TorchCudaEngine:
         check_device(torch, device, engine=self.name)
         self._path, self._device, self._precision = path, torch.device(device), precision
         self._program = read_program(path, device=device)
-        self.inputs = tuple(spec.name for spec in self._program.inputs)
-        self.outputs = tuple(spec.name for spec in self._program.outputs)
+        self.input_specs, self.output_specs = self._program.inputs, self._program.outputs
+        self.inputs = tuple(spec.name for spec in self.input_specs)
+        self.outputs = tuple(spec.name for spec in self.output_specs)
         self._lock = threading.Lock()
-        buckets = sorted(shapes, key=size_of, reverse=True) if self._device.type == "cuda" else []
+        shapes = spec_shapes(self.input_specs, buckets) if buckets and self._device.type == "cuda" else []
         with self._on_device(), torch.inference_mode():
-            self._captured = {
-                tuple(tuple(bucket[name]) for name in self.inputs): self._call(bucket) for bucket in buckets
-            }
-            if buckets:
+            self._captured = {tuple(bucket[name] for name in self.inputs): self._call(bucket) for bucket in shapes}
+            if shapes:
                 capture_all(torch, self._device, list(self._captured.values()))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -75,7 +96,7 @@ class TorchCudaEngine:
         """
         if inputs.keys() != set(self.inputs):
             raise MismatchError(f"{self._path}: takes inputs {sorted(self.inputs)}, got {sorted(inputs)}")
-        for spec in self._program.inputs:
+        for spec in self.input_specs:
             spec.check(self._path, inputs[spec.name])
         key = tuple(inputs[name].shape for name in self.inputs)
         with self._lock, self._on_device(), self._torch.inference_mode():
@@ -86,9 +107,9 @@ class TorchCudaEngine:
         return DeviceCall(
             self._torch,
             self._device,
-            inputs=self._program.inputs,
+            inputs=self.input_specs,
             shapes=shapes,
-            outputs=self._program.outputs,
+            outputs=self.output_specs,
             forward=self._forward,
         )
 

@@ -1,6 +1,6 @@
 """Writes a ``torch.export`` program as the file that ``engines.torch_program`` reads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,14 @@ SAME_WHATEVER_THE_STRIDES = {
 """Another device may lay a result out in another way, which ``view`` refuses."""
 
 
-def write_program(exported: Any, path: Path, *, input_names: Sequence[str], output_names: Sequence[str]) -> None:
+def write_program(
+    exported: Any,
+    path: Path,
+    *,
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    dynamic: Mapping[str, Mapping[int, str]],
+) -> None:
     """Write a ``torch.export.ExportedProgram`` of tensors in, tensors out.
 
     Args:
@@ -25,6 +32,7 @@ def write_program(exported: Any, path: Path, *, input_names: Sequence[str], outp
         path: File to write.
         input_names: In the order of the program's inputs.
         output_names: In the order of its outputs.
+        dynamic: Per input, the axes that vary and the name of each, as ``modeling.onnx_export.export`` takes them.
 
     Raises:
         ArtifactError: The program calls what is no ATen operator, or takes and gives what are no tensors.
@@ -42,12 +50,16 @@ def write_program(exported: Any, path: Path, *, input_names: Sequence[str], outp
             f"{path}: the program has {len(places)} inputs and {len(results)} outputs, "
             f"names are {list(input_names)} and {list(output_names)}"
         )
+    inputs = dict(zip(input_names, (nodes[place] for place in places), strict=True))
+    sizes = {
+        str(inputs[name].meta["val"].shape[axis]): size for name, axes in dynamic.items() for axis, size in axes.items()
+    }
     graph = Graph(
         format=FORMAT,
-        inputs=[_spec(name, nodes[place]) for name, place in zip(input_names, places, strict=True)],
+        inputs=[_spec(name, node, sizes) for name, node in inputs.items()],
         weights=names,
         calls=_calls(program.graph, results, numbers),
-        outputs=[_spec(name, node) for name, node in zip(output_names, results, strict=True)],
+        outputs=[_spec(name, node, sizes) for name, node in zip(output_names, results, strict=True)],
         results=[numbers[node.name] for node in results],
     )
     tensors = {name: weights[name][1].detach().cpu().contiguous().clone() for name in names}
@@ -94,9 +106,10 @@ def _name(node: Any) -> str:
     raise ArtifactError(f"{node.name} calls {name}, which is no ATen operator: export the module in evaluation mode")
 
 
-def _spec(name: str, node: Any) -> TensorSpec:
+def _spec(name: str, node: Any, sizes: Mapping[str, str]) -> TensorSpec:
+    """``sizes`` names the symbols that the exporter made up; a size computed from several keeps its formula."""
     value = node.meta["val"]
-    shape = [size if isinstance(size, int) else None for size in value.shape]
+    shape = [size if isinstance(size, int) else sizes.get(str(size), str(size)) for size in value.shape]
     return TensorSpec(name=name, dtype=str(value.dtype).removeprefix("torch."), shape=shape)
 
 

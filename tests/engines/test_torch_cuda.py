@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from contracts.errors import AdsieveError, MismatchError
-from engines.onnxruntime_cpu import OnnxRuntimeEngine
-from engines.torch_cuda import TorchCudaEngine
+from engines.onnxruntime_cpu import OnnxRuntimeEngine, onnx_specs
+from engines.torch_cuda import TorchCudaEngine, open_torch_cuda
 from engines.torch_program_writer import write_program
 from modeling.onnx_export import export
 
@@ -46,7 +46,7 @@ def files(tmp_path_factory):
     shapes = ({0: rows, 1: length}, {0: rows, 1: length})
     program = torch.export.export(module, tuple(inputs.values()), dynamic_shapes=shapes)
     path = directory / "graph.program.safetensors"
-    write_program(program, path, input_names=("x", "mask"), output_names=("probabilities", "pooled"))
+    write_program(program, path, input_names=("x", "mask"), output_names=("probabilities", "pooled"), dynamic=names)
     return directory / "graph.onnx", path
 
 
@@ -60,6 +60,22 @@ def test_equals_onnx_runtime(files, rows, length):
     for name, values in expected.items():
         np.testing.assert_allclose(computed[name], values, atol=1e-6)
         assert (computed[name].dtype, computed[name].shape) == (values.dtype, values.shape)
+
+
+@pytest.mark.parametrize(("rows", "length"), [(6, 4), (1, 1), (33, 9)])
+def test_buckets_of_the_dimensions_that_the_program_names(files, rows, length):
+    engine = open_torch_cuda(
+        files[1], buckets={"rows": (8, 16), "length": (5, 10)}, zeros=("length",), precision="fp32", device="cpu"
+    )
+    inputs = arrays(rows, length, seed=rows)
+    expected = OnnxRuntimeEngine(files[0], threads=1).run(inputs)
+    for name, values in engine.run(inputs).items():
+        np.testing.assert_allclose(values, expected[name], atol=1e-6)
+
+
+def test_the_twins_name_the_same_dimensions(files):
+    engine = TorchCudaEngine(files[1], device="cpu")
+    assert onnx_specs(files[0]) == (engine.input_specs, engine.output_specs)
 
 
 def test_bf16_keeps_types_and_is_near(files):
@@ -85,7 +101,7 @@ def test_refuses_other_inputs(files):
     inputs = arrays()
     with pytest.raises(MismatchError, match=r"takes inputs \['mask', 'x'\], got \['x'\]"):
         engine.run({"x": inputs["x"]})
-    with pytest.raises(MismatchError, match=r"input x takes float32 \['any', 'any', 8\], got float64 \[6, 4, 8\]"):
+    with pytest.raises(MismatchError, match=r"input x takes float32 \['rows', 'length', 8\], got float64 \[6, 4, 8\]"):
         engine.run(inputs | {"x": inputs["x"].astype(np.float64)})
     with pytest.raises(MismatchError, match=r"got float32 \[6, 4, 7\]"):
         engine.run(inputs | {"x": inputs["x"][..., :7]})

@@ -12,6 +12,12 @@ from contracts.errors import ArtifactError
 from engines.torch_program import HEADER, read_program
 from engines.torch_program_writer import write_program
 
+DYNAMIC = {
+    "user": {0: "requests"},
+    "events": {0: "requests", 1: "clicks"},
+    "mask": {0: "requests", 1: "clicks"},
+    "ads": {0: "requests", 1: "ads"},
+}
 INPUTS, OUTPUTS = ("user", "events", "mask", "ads"), ("logits", "mixed", "attended")
 
 
@@ -73,7 +79,7 @@ def program(module):
 @pytest.fixture(scope="module")
 def path(program, tmp_path_factory):
     path = tmp_path_factory.mktemp("program") / "blocks.safetensors"
-    write_program(program, path, input_names=INPUTS, output_names=OUTPUTS)
+    write_program(program, path, input_names=INPUTS, output_names=OUTPUTS, dynamic=DYNAMIC)
     return path
 
 
@@ -85,14 +91,16 @@ def test_equals_the_module(module, path, requests, width, length):
         for computed, wanted in zip(program(*inputs), module(*inputs), strict=True):
             torch.testing.assert_close(computed, wanted, rtol=1e-6, atol=1e-6)
     assert [spec.name for spec in program.inputs] == list(INPUTS)
-    assert [spec.shape for spec in program.outputs] == [[None, None, 2], [None, 16], [None, None, 8]]
+    assert [spec.axes for spec in program.inputs] == list(DYNAMIC.values())
+    assert [spec.shape[0] for spec in program.outputs][::2] == ["requests", "requests"]
+    assert program.outputs[0].shape == ["requests", "ads", 2]
 
 
 def test_the_file_holds_no_pickle_and_is_the_same_twice(module, path, tmp_path):
     content = path.read_bytes()
     assert not any(mark in content for mark in (b"\x80\x02", b"PK\x03\x04"))
     again = tmp_path / "again.safetensors"
-    write_program(exported(module), again, input_names=INPUTS, output_names=OUTPUTS)
+    write_program(exported(module), again, input_names=INPUTS, output_names=OUTPUTS, dynamic=DYNAMIC)
     assert again.read_bytes() == content
 
 
@@ -151,5 +159,5 @@ def test_what_is_no_program_is_refused(path, tmp_path):
 
 def test_names_must_fit_the_program(program, tmp_path):
     with pytest.raises(ArtifactError, match="the program has 4 inputs and 3 outputs"):
-        write_program(program, tmp_path / "x", input_names=("a",), output_names=OUTPUTS)
+        write_program(program, tmp_path / "x", input_names=("a",), output_names=OUTPUTS, dynamic={})
     assert not (tmp_path / "x").exists()
