@@ -229,7 +229,7 @@ class _DenseCarrier:
         if not isinstance(key, tuple):  # the bias of a token
             self.anew[f"{parameter.removesuffix('.bias')} {key}"] = "is a token that the source lacks"
             return
-        group, name = key[:2] if len(key) == _TOKEN_KEY else (None, key[0])
+        group, name = key[:2] if len(key) >= _TOKEN_KEY else (None, key[0])
         if group is None:
             sequence = parameter.partition("<")[2].partition(">")[0]
             self.anew[f"{sequence}.{name}"] = "is new in its sequence, or its table is another one"
@@ -241,7 +241,7 @@ class _DenseCarrier:
             self.anew[name] = f"is in another token, {group}"
 
 
-_TOKEN_KEY = 5  # token, feature, width, content, place
+_TOKEN_KEY = 5  # token, feature, width, content, place; and of a bin of a value, two more
 
 
 def _module(parameter: str) -> str:
