@@ -1,5 +1,6 @@
 """What ``adsieve heavy train`` does beyond one run from fresh weights: warm starts and teacher series."""
 
+import os
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -90,11 +91,17 @@ def run_series(
     *,
     json: bool,
 ) -> None:
-    """Train a series and print its members."""
+    """Train a series and print its members.
+
+    Raises:
+        typer.BadParameter: It was called under torchrun.
+    """
     from contracts.records import LogPaths
     from contracts.schema import load_schema
     from heavy_ranker.series_train import train_daily, train_folds
 
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise typer.BadParameter("a series is trained by one process, got several of torchrun", param_hint="--series")
     fitted, paths = load_schema(schema, fitted=True), LogPaths.under(log)
     if series.kind == "daily":
         manifest = train_daily(fitted, paths, out, config, first_days=series.first_days, start=start, end=end)

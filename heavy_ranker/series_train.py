@@ -180,7 +180,9 @@ def _fold_plans(examples: Examples, config: HeavyConfig, folds: int, fold_by: st
 def _member(schema: FeatureSchema, log: LogPaths, out: Path, examples: Examples, plan: _Plan) -> Member:
     """Train and seal one member; one that is there already is kept."""
     place = member_path(out, plan.name)
-    if not (place / MEMBER_FILE).exists():
+    if (place / MEMBER_FILE).exists():
+        _check_same(place, plan)
+    else:
         run = _train(schema, out, place / RUN, examples.select(np.flatnonzero(plan.learns)), plan)
         if not is_ready(place / BUNDLE):
             export_heavy(run, log, place / BUNDLE, examples=examples.select(np.flatnonzero(plan.learns)))
@@ -197,6 +199,16 @@ def _member(schema: FeatureSchema, log: LogPaths, out: Path, examples: Examples,
     if plan.after is not None:  # the newest alone is begun from
         shutil.rmtree(member_path(out, plan.after) / RUN / CHECKPOINTS, ignore_errors=True)
     return msgspec.json.decode((place / MEMBER_FILE).read_bytes(), type=Member)
+
+
+def _check_same(place: Path, plan: _Plan) -> None:
+    """A member that learned other impressions belongs to a series of another window or other folds."""
+    learned = msgspec.json.decode((place / MEMBER_FILE).read_bytes(), type=Member).impressions
+    if learned != plan.learns.sum():
+        raise InputError(
+            f"{place}: learned {learned:,} impressions, this call would learn {plan.learns.sum():,}; choose another "
+            "--out, or the window that it was trained with (a daily series grows by whole days)"
+        )
 
 
 def _train(schema: FeatureSchema, out: Path, place: Path, learns: Examples, plan: _Plan) -> Run:

@@ -103,6 +103,13 @@ def test_a_series_of_another_configuration_is_refused(daily, schema, log, short)
         train_daily(schema, log, daily[0], msgspec.structs.replace(short, seed=8), end=THIRD)
 
 
+def test_a_member_that_learned_something_else_is_refused(daily, schema, log, short):
+    with pytest.raises(
+        InputError, match=r"2026-03-02: learned 72 impressions, this call would learn 36; choose another"
+    ):
+        train_daily(schema, log, daily[0], short, end=datetime(2026, 3, 1, 12, tzinfo=UTC))
+
+
 @pytest.mark.slow
 def test_a_fold_is_scored_by_the_model_of_the_others(folds, log, tmp_path):
     out, manifest = folds
