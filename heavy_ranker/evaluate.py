@@ -52,7 +52,7 @@ def evaluate_run(
     """
     examples = read_impressions(run.schema, log, cache or run.path / EXAMPLES, start=start, end=end)
     logits = predict(run.model, examples)
-    truth = _true_probabilities(log, examples, run.schema.tasks)
+    truth = true_probabilities(log, examples, run.schema.tasks)
     slices = {"all": np.ones(len(examples), bool)} | _scenario_masks(examples)
     return {
         "rows": len(examples),
@@ -107,7 +107,7 @@ def _scenario_masks(examples: Examples) -> dict[str, np.ndarray]:
     return {name: mask for name, mask in masks.items() if mask.any()} if len(names) > 1 else {}
 
 
-def _true_probabilities(log: LogPaths, examples: Examples, tasks: Sequence[str]) -> np.ndarray | None:
+def true_probabilities(log: LogPaths, examples: Examples, tasks: Sequence[str]) -> np.ndarray | None:
     """The simulation's own probabilities, float64 [B, K]; None for a log without them."""
     if log.truth is None:
         return None
