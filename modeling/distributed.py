@@ -6,6 +6,8 @@ same ones in the same order, so nothing here may be called by one process alone.
 
 import hashlib
 import os
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from contracts.errors import AdsieveError, ConfigError
 LONGEST_WAIT = timedelta(days=1)
 """How long a process waits for another, such as for the one that encodes the log. One that dies is noticed at once."""
 
+_MEETING_TIME, _WATCH_INTERVAL_S = timedelta(minutes=5), 0.5
 _FAILURES = "adsieve/failures"
 
 
@@ -151,17 +154,28 @@ def join_ranks() -> Iterator[Ranks]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE
         return
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True, name="torchrun-watch").start()
     device = _device(int(os.environ["LOCAL_RANK"]))
-    store, rank, size = next(dist.rendezvous("env://"))
+    whole_store, rank, size = next(dist.rendezvous("env://", timeout=_MEETING_TIME))
+    # torchrun's restarts share one store: addresses of processes that are gone would be called
+    store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", whole_store)
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LONGEST_WAIT)
     try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LONGEST_WAIT)
         yield Ranks(rank, size, device)
     except Exception as error:
         _tell_once(error, store)
         raise
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _end_with(parent: int) -> None:
+    """End this process when torchrun has gone: left behind, it would write into a run that was started again."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH_INTERVAL_S)
+    os._exit(AdsieveError.exit_code)
 
 
 def _device(local_rank: int) -> torch.device:
@@ -185,7 +199,7 @@ def _tell_once(error: Exception, store: dist.Store) -> None:
         first = False  # the store has gone with the process that kept it
     if not first:
         raise SystemExit(error.exit_code if isinstance(error, AdsieveError) else AdsieveError.exit_code) from None
-    if isinstance(error, dist.DistError) or "gloo" in str(error):
+    if isinstance(error, dist.DistError) or "gloo" in str(error).lower():
         raise AdsieveError(
             "another process of this run has ended; the same command goes on from the newest checkpoint"
         ) from error
