@@ -83,7 +83,7 @@ def test_options_reach_model_and_loop():
 
 
 def test_an_unknown_preset_is_refused():
-    with pytest.raises(ConfigError, match="preset: expected one of small, iqiyi, got 'huge'"):
+    with pytest.raises(ConfigError, match="preset: expected one of small, iqiyi, medium, got 'huge'"):
         choose_config("huge", None, {})
 
 
