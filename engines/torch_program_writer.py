@@ -1,5 +1,6 @@
 """Writes a ``torch.export`` program as the file that ``engines.torch_program`` reads."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,15 @@ def write_program(
     """
     from safetensors.torch import save_file
 
-    program = exported.run_decompositions({})  # nothing is decomposed; operators that write in place become functions
-    places, weights = _placeholders(program)
-    names = list(weights)
-    numbers = {place: i for i, place in enumerate([*places, *(weights[name][0] for name in names)])}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its own classes
+        program = exported.run_decompositions({})  # nothing is; operators that write in place become functions
     nodes = {node.name: node for node in program.graph.nodes}
     results = list(program.graph.output_node().args[0])
+    needed = _needed(results)
+    places, weights = _placeholders(program, needed)
+    names = list(weights)
+    numbers = {place: i for i, place in enumerate([*places, *(weights[name][0] for name in names)])}
     if len(places) != len(input_names) or len(results) != len(output_names):
         raise ArtifactError(
             f"{path}: the program has {len(places)} inputs and {len(results)} outputs, "
@@ -58,7 +62,7 @@ def write_program(
         format=FORMAT,
         inputs=[_spec(name, node, sizes) for name, node in inputs.items()],
         weights=names,
-        calls=_calls(program.graph, results, numbers),
+        calls=_calls([node for node in program.graph.nodes if node in needed], numbers),
         outputs=[_spec(name, node, sizes) for name, node in zip(output_names, results, strict=True)],
         results=[numbers[node.name] for node in results],
     )
@@ -66,29 +70,36 @@ def write_program(
     save_file(tensors, path, metadata={HEADER: msgspec.json.encode(graph).decode()})
 
 
-def _placeholders(program: Any) -> tuple[list[str], dict[str, tuple[str, Any]]]:
-    """Names of the user's inputs in the graph; and each weight's name with that in the graph and its tensor."""
-    places, weights = [], {}
-    for spec in program.graph_signature.input_specs:
-        if spec.kind.name == "USER_INPUT":
-            places.append(spec.arg.name)
-        else:
-            tensor = program.state_dict.get(spec.target, program.constants.get(spec.target))
-            weights[spec.target] = (spec.arg.name, tensor)
-    return places, weights
-
-
-def _calls(graph: Any, results: Sequence[Any], numbers: dict[str, int]) -> list[Call]:
-    """Calls that the results need, in order; ``numbers`` gains theirs. Checks of sizes that nothing needs go."""
-    needed, waiting = set(), list(results)
+def _needed(results: Sequence[Any]) -> set[Any]:
+    """All that the results are computed from: not the checks of sizes, nor the weights of another stage."""
+    needed: set[Any] = set()
+    waiting = list(results)
     while waiting:
         node = waiting.pop()
         if node not in needed:
             needed.add(node)
             waiting += node.all_input_nodes
+    return needed
+
+
+def _placeholders(program: Any, needed: set[Any]) -> tuple[list[str], dict[str, tuple[str, Any]]]:
+    """Names of the user's inputs in the graph; and each weight's name with that in the graph and its tensor."""
+    used = {node.name for node in needed}
+    places, weights = [], {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind.name == "USER_INPUT":
+            places.append(spec.arg.name)
+        elif spec.arg.name in used:
+            tensor = program.state_dict.get(spec.target, program.constants.get(spec.target))
+            weights[spec.target] = (spec.arg.name, tensor)
+    return places, weights
+
+
+def _calls(nodes: Sequence[Any], numbers: dict[str, int]) -> list[Call]:
+    """The calls among ``nodes``, in order; ``numbers`` gains theirs."""
     calls = []
-    for node in graph.nodes:
-        if node.op == "call_function" and node in needed:
+    for node in nodes:
+        if node.op == "call_function":
             kwargs = {name: _encoded(argument, numbers) for name, argument in node.kwargs.items()}
             calls.append(Call(op=_name(node), args=_encoded(node.args, numbers), kwargs=kwargs))
             numbers[node.name] = len(numbers)
