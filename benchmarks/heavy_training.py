@@ -35,10 +35,13 @@ from modeling.memory import keep_freed_memory
 BATCH = 1024
 SWEEP = (256, 1024, 4096, 16384)
 PLAIN_SWEEP = (256, 1024)
+PLAIN_LOADED = 8
 BLOCKS, LOADER_BLOCKS = 3, 5
 OUR_ROWS, PLAIN_ROWS = 12_288, 2_048
 """Rows of one block: about as many seconds on either side."""
-LOADED_ROWS = 32_768
+LOADED_BATCH = 4096
+PARTS = 20
+"""Steps that are timed part by part."""
 GEMM = 1024
 
 
@@ -56,7 +59,7 @@ def main() -> int:
         schema, _, examples = training_log(directory)
         figures: dict[str, Any] = {"threads": options.threads, "schedule": _schedule()}
         targets: list[Target] = []
-        for name, part in (("speed", _speed), ("quality", quality)):
+        for name, part in (("speed", speed), ("quality", quality)):
             if options.only in (None, name):
                 _add(figures, targets, part(schema, examples))
         if options.only in (None, "processes"):
@@ -67,7 +70,8 @@ def main() -> int:
 def _schedule() -> str:
     return (
         f"{BLOCKS} interleaved blocks of {OUR_ROWS} rows (plain: {PLAIN_ROWS}), batches of {BATCH} unless said, "
-        f"after one step each; loader {LOADER_BLOCKS} blocks of {LOADED_ROWS} rows"
+        f"after one step each; loader: {LOADER_BLOCKS} blocks of an epoch in batches of {LOADED_BATCH} "
+        f"(plain: {PLAIN_LOADED} batches)"
     )
 
 
@@ -76,7 +80,8 @@ def _add(figures: dict[str, Any], targets: list[Target], found: tuple[dict[str, 
     targets += found[1]
 
 
-def _speed(schema: FeatureSchema, examples: Examples) -> tuple[dict[str, Any], list[Target]]:
+def speed(schema: FeatureSchema, examples: Examples) -> tuple[dict[str, Any], list[Target]]:
+    """Everything but quality and processes."""
     loader_figures, loader_target = _loaders(examples)
     side = _Sides(schema, examples)
     rates = side.rates()
@@ -100,12 +105,13 @@ def _speed(schema: FeatureSchema, examples: Examples) -> tuple[dict[str, Any], l
 
 def _loaders(examples: Examples) -> tuple[dict[str, float], Target]:
     """Rows a second of the batches alone, prefetching thread included."""
-    ours = ShuffledBatches(examples, pairs_per_batch=4096, by="request")
-    plain = plain_loader(examples, 4096, seed=0)
+    ours = ShuffledBatches(examples, pairs_per_batch=LOADED_BATCH, by="request")
+    plain = plain_loader(examples, LOADED_BATCH, seed=0)
     times: dict[str, list[float]] = {"ours": [], "plain": []}
     for _ in range(LOADER_BLOCKS):
         times["ours"].append(seconds(lambda: _drain(ours.epoch(0))) / len(examples))
-        times["plain"].append(seconds(lambda: _drain(itertools.islice(plain, LOADED_ROWS // 4096))) / LOADED_ROWS)
+        few = itertools.islice(plain, PLAIN_LOADED)
+        times["plain"].append(seconds(lambda: _drain(few)) / (PLAIN_LOADED * LOADED_BATCH))  # noqa: B023
     rates = {name: 1 / median(found) for name, found in times.items()}
     figures = {f"loader alone, {name}, rows/s": rate for name, rate in rates.items()}
     return figures, Target("loader alone, ours to row-wise", rates["ours"] / rates["plain"], at_least=20)
@@ -145,7 +151,12 @@ class _Sides:
         for precision, training in self.eager.items():
             runs[f"ours {precision} eager, batch {BATCH}"] = training, self.batches(BATCH), BATCH, OUR_ROWS
         for size in SWEEP:
-            runs[f"ours bf16 compiled, batch {size}"] = self.fastest, self.batches(size), size, OUR_ROWS
+            runs[f"ours bf16{', compiled' * has_compiler()}, batch {size}"] = (
+                self.fastest,
+                self.batches(size),
+                size,
+                OUR_ROWS,
+            )
         times: dict[str, list[float]] = {name: [] for name in runs}
         for training, batches, _, _ in runs.values():
             training.step(next(batches))
@@ -169,7 +180,7 @@ class _Sides:
     def shares(self) -> tuple[dict[str, float], float]:
         """Shares of a step at the preset's batch size, and the dense part's rate over the matrix rate."""
         batches, parts, data, gemm = self.batches(BATCH), [], [], []
-        for _ in range(20):
+        for _ in range(PARTS):
             gemm.append(_gemm_seconds())
             data.append(seconds(lambda: self._keep(next(batches))))
             parts.append(self.fastest.timed_step(self._batch))

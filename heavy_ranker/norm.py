@@ -31,4 +31,4 @@ class RmsNorm(nn.Module):
         self.gain = nn.Parameter(torch.ones(shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPSILON) * self.gain
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPSILON) * self.gain.to(x.dtype)
