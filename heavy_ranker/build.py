@@ -1,17 +1,14 @@
 """Builds a heavy ranker from a schema and sizes."""
 
-from collections.abc import Sequence
-
 from contracts.errors import ConfigError
-from contracts.layout import FlatSlice, SideLayout, side_layout
+from contracts.layout import FlatSlice, side_layout
 from contracts.schema import FeatureSchema, Side
 from heavy_ranker.backbones.build import build_backbone
 from heavy_ranker.config import ModelConfig, SideGroups
-from heavy_ranker.numeric import PiecewiseLinear, dense_columns
 from heavy_ranker.ple import ProgressiveExtraction, TaskHeads
 from heavy_ranker.ranker import HeavyRanker
 from heavy_ranker.sequence import EventProjection
-from heavy_ranker.tokens import GroupTokens, configured_groups, group_columns, semantic_groups
+from heavy_ranker.tokens import GroupTokens, configured_groups, equal_columns, group_columns, semantic_groups
 
 
 def model_sides(schema: FeatureSchema) -> tuple[Side, ...]:
@@ -22,22 +19,36 @@ def model_sides(schema: FeatureSchema) -> tuple[Side, ...]:
 def resolve_groups(schema: FeatureSchema, config: ModelConfig) -> SideGroups:
     """Which features form which token, for every side of the model.
 
-    A run keeps the result in its configuration: labels and equal widths are no longer asked after that.
+    A run keeps the result in its configuration: labels and equal widths are no longer asked after that. Where tokens
+    are equal pieces of all features, there are no groups.
 
     Raises:
         ConfigError: A side has no feature beside sequences, or a configured group does not fit the schema.
     """
+    if config.token_split == "equal":
+        if config.groups:
+            raise ConfigError("model.groups: expected none with token_split equal, which cuts through all features")
+        return {}
     return {side: _side_groups(schema, config, side) for side in model_sides(schema)}
 
 
 def _side_groups(schema: FeatureSchema, config: ModelConfig, side: Side) -> dict[str, tuple[str, ...]]:
-    slices = side_layout(schema, side).flat(pool_sequences=False)
-    if not slices:
-        raise ConfigError(f"features: expected at least one {side} feature that is no sequence, got none")
+    slices = _slices(schema, side)
     if side in config.groups:
         return configured_groups(slices, config.groups[side], side=side)
     labels = {name: feature.label for name, feature in schema.side_features(side).items()}
-    return semantic_groups(slices, labels, {"query": config.query_tokens, "ad": config.ad_tokens, "pair": 1}[side])
+    return semantic_groups(slices, labels, _wanted_tokens(config, side))
+
+
+def _slices(schema: FeatureSchema, side: Side) -> tuple[FlatSlice, ...]:
+    slices = side_layout(schema, side).flat(pool_sequences=False)
+    if not slices:
+        raise ConfigError(f"features: expected at least one {side} feature that is no sequence, got none")
+    return slices
+
+
+def _wanted_tokens(config: ModelConfig, side: Side) -> int:
+    return {"query": config.query_tokens, "ad": config.ad_tokens, "pair": 1}[side]
 
 
 def build_ranker(schema: FeatureSchema, config: ModelConfig) -> HeavyRanker:
@@ -47,10 +58,8 @@ def build_ranker(schema: FeatureSchema, config: ModelConfig) -> HeavyRanker:
         ConfigError: See :func:`resolve_groups`; or sizes that do not divide each other.
     """
     _check_divides(config)
-    groups = resolve_groups(schema, config)
-    layouts = {side: side_layout(schema, side) for side in groups}
-    tokens = {side: _tokens(layouts[side], side_groups, config) for side, side_groups in groups.items()}
-    sequences = layouts["query"].sequences
+    tokens = _tokens(schema, config)
+    sequences = side_layout(schema, "query").sequences
     backbone = build_backbone(
         config,
         request_tokens=tokens["query"].num_tokens,
@@ -75,14 +84,17 @@ def build_ranker(schema: FeatureSchema, config: ModelConfig) -> HeavyRanker:
     )
 
 
-def _tokens(layout: SideLayout, groups: dict[str, tuple[str, ...]], config: ModelConfig) -> GroupTokens:
-    slices: Sequence[FlatSlice] = layout.flat(pool_sequences=False)
-    columns, in_dim = group_columns(slices, groups), layout.flat_dim(pool_sequences=False)
-    dense = dense_columns(layout)
-    if not config.numeric_bins or not dense:
-        return GroupTokens(columns, in_dim, config.token_dim)
-    numeric = PiecewiseLinear(dense, in_dim, config.numeric_bins)
-    return GroupTokens([numeric.with_bins(group) for group in columns], numeric.out_dim, config.token_dim, numeric)
+def _tokens(schema: FeatureSchema, config: ModelConfig) -> dict[Side, GroupTokens]:
+    groups, tokens = resolve_groups(schema, config), {}
+    for side in model_sides(schema):
+        slices = _slices(schema, side)
+        width = sum(piece.width for piece in slices)
+        if config.token_split == "equal":
+            columns = equal_columns(width, max(1, _wanted_tokens(config, side)))
+        else:
+            columns = group_columns(slices, groups[side])
+        tokens[side] = GroupTokens(columns, width, config.token_dim)
+    return tokens
 
 
 def _check_divides(config: ModelConfig) -> None:

@@ -45,7 +45,7 @@ class EventAttention(nn.Module):
         scores = queries @ keys.transpose(2, 3) * self.head_dim**-0.5
         scores = scores - self.slopes.reshape(-1, 1, 1) * distance
         penalty = (mask - 1.0) * MASKED_PENALTY
-        weights = torch.softmax(scores + penalty.reshape(-1, 1, 1, events.shape[1]), dim=-1)
+        weights = torch.softmax(scores + penalty.unsqueeze(1).unsqueeze(1), dim=-1)
         return self.to_out((weights @ values).transpose(1, 2).flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:

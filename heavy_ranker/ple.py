@@ -43,26 +43,25 @@ class ProgressiveExtraction(nn.Module):
         self.gates = nn.Parameter(stacked_xavier(num_tasks, in_dim, shared_experts + task_experts))
 
     def forward(self, x: Tensor) -> Tensor:
-        experts = F.relu(_side_by_side(x, self.experts) + self.expert_bias)
-        gates = torch.softmax(_side_by_side(x, self.gates), dim=-1)
-        mixed = [_mix(gates[task], self._readable(experts, task)) for task in range(self.num_tasks)]
+        width = self.expert_bias.numel()
+        # One product with all experts and gates, which reads the wide input once.
+        weight = torch.cat([_side_by_side(self.experts), _side_by_side(self.gates)], dim=1)
+        bias = torch.cat([self.expert_bias.flatten(), self.gates.new_zeros(weight.shape[1] - width)])
+        product = torch.addmm(bias, x, weight)
+        experts = F.relu(product[:, :width]).unflatten(1, (self.expert_bias.shape[0], -1))
+        gates = torch.softmax(product[:, width:].unflatten(1, (self.num_tasks, -1)), dim=-1)
+        mixed = [(gates[:, task].unsqueeze(2) * self._readable(experts, task)).sum(1) for task in range(self.num_tasks)]
         return torch.stack(mixed)
 
     def _readable(self, experts: Tensor, task: int) -> Tensor:
+        """The experts ``[B, X, D]`` that a task reads."""
         start = self.shared_experts + task * self.task_experts
-        return torch.cat([experts[: self.shared_experts], experts[start : start + self.task_experts]])
+        return torch.cat([experts[:, : self.shared_experts], experts[:, start : start + self.task_experts]], dim=1)
 
 
-def _side_by_side(x: Tensor, matrices: Tensor) -> Tensor:
-    """``[M, B, D]`` from ``[B, F]`` and M matrices ``[M, F, D]``: one product with all, which reads ``x`` once."""
-    count, in_dim, out_dim = matrices.shape
-    product = x @ matrices.transpose(0, 1).reshape(in_dim, count * out_dim)
-    return product.unflatten(1, (count, out_dim)).transpose(0, 1)
-
-
-def _mix(gate: Tensor, experts: Tensor) -> Tensor:
-    """``[B, D]`` from gate ``[B, X]`` and experts ``[X, B, D]``."""
-    return (gate.transpose(0, 1).unsqueeze(-1) * experts).sum(0)
+def _side_by_side(matrices: Tensor) -> Tensor:
+    """``[F, M * D]`` from ``[M, F, D]``."""
+    return matrices.transpose(0, 1).flatten(1)
 
 
 class TaskHeads(nn.Module):
@@ -111,12 +110,12 @@ def impression_logits(conditional: Tensor) -> Tensor:
         >>> torch.sigmoid(logits).tolist()
         [[0.5, 0.25]]
     """
-    log_p = F.logsigmoid(conditional[:, 0])
-    log_not_p = F.logsigmoid(-conditional[:, 0])
+    log_p = _log_sigmoid(conditional[:, 0])
+    log_not_p = _log_sigmoid(-conditional[:, 0])
     logits = [conditional[:, 0]]
     for task in range(1, conditional.shape[1]):
-        log_not_p = _logaddexp(log_not_p, log_p + F.logsigmoid(-conditional[:, task]))
-        log_p = log_p + F.logsigmoid(conditional[:, task])
+        log_not_p = _logaddexp(log_not_p, log_p + _log_sigmoid(-conditional[:, task]))
+        log_p = log_p + _log_sigmoid(conditional[:, task])
         logits.append(log_p - log_not_p)
     return torch.stack(logits, dim=1)
 
@@ -134,7 +133,12 @@ def mean_of_members(logits: Tensor) -> Tensor:
     """
     if logits.shape[1] == 1:
         return logits.squeeze(1)
-    return torch.logsumexp(F.logsigmoid(logits), dim=1) - torch.logsumexp(F.logsigmoid(-logits), dim=1)
+    return torch.logsumexp(_log_sigmoid(logits), dim=1) - torch.logsumexp(_log_sigmoid(-logits), dim=1)
+
+
+def _log_sigmoid(x: Tensor) -> Tensor:
+    """Finite for any x in every graph engine, where ``log(sigmoid(x))`` is not."""
+    return -F.softplus(-x)
 
 
 def _logaddexp(a: Tensor, b: Tensor) -> Tensor:

@@ -31,6 +31,10 @@ class EvenRows:
         """``[R, ...]`` of requests to ``[B, ...]``, each request's row for each of its ads."""
         return x.unsqueeze(1).expand(self.num_requests, self.width, *x.shape[1:]).flatten(0, 1)
 
+    def add(self, x: Tensor, part: Tensor) -> Tensor:
+        """``x [N, B, D]`` plus each row's request of ``part [R, N, D]``."""
+        return (self.group(x) + part.transpose(0, 1).unsqueeze(2)).flatten(1, 2)
+
     def group(self, x: Tensor) -> Tensor:
         """Tokens ``[Q, B, T]`` to ``[Q, R, C, T]``, the rows of a request side by side."""
         return x.unflatten(1, (self.num_requests, self.width))
@@ -72,6 +76,10 @@ class IndexedRows:
     def repeat(self, x: Tensor) -> Tensor:
         """As :meth:`EvenRows.repeat`."""
         return x.index_select(0, self.request_index)
+
+    def add(self, x: Tensor, part: Tensor) -> Tensor:
+        """As :meth:`EvenRows.add`."""
+        return x + self.repeat(part).transpose(0, 1)
 
     def group(self, x: Tensor) -> Tensor:
         """As :meth:`EvenRows.group`, zeros where a request has fewer rows than the largest."""

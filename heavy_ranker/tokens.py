@@ -1,4 +1,4 @@
-"""Tokenisation: a side's flat features become tokens of equal width, one for each semantic group.
+"""Tokenisation: a side's flat features become tokens of equal width, one for each semantic group or equal piece.
 
 A token never mixes features of the query with features of the ad: the query's tokens are computed once for a request.
 """
@@ -115,6 +115,17 @@ def balanced_groups(slices: Sequence[FlatSlice], num_groups: int) -> list[tuple[
         members[lightest].append(piece.name)
         widths[lightest] += piece.width
     return [tuple(names) for names in members]
+
+
+def equal_columns(width: int, num_tokens: int) -> list[list[int]]:
+    """Columns of pieces of one width, the last one narrower where they do not come out even; at most ``num_tokens``.
+
+    Example:
+        >>> equal_columns(5, 2)
+        [[0, 1, 2], [3, 4]]
+    """
+    size = -(-width // num_tokens)
+    return [list(range(start, min(start + size, width))) for start in range(0, width, size)]
 
 
 def configured_groups(slices: Sequence[FlatSlice], groups: Mapping[str, Sequence[str]], *, side: str) -> Groups:

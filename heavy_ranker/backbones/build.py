@@ -12,12 +12,14 @@ from heavy_ranker.backbones.hyformer import HyFormer, HyFormerLayer
 from heavy_ranker.backbones.masknet import MaskBlock, MaskNet
 from heavy_ranker.backbones.protocol import Backbone
 from heavy_ranker.backbones.rankmixer import RankMixer, RankMixerBlock
+from heavy_ranker.backbones.request_only import RequestOnlyHyFormer
 from heavy_ranker.backbones.target_attention import AttendedSequences
 from heavy_ranker.config import BackboneName, ModelConfig, SequenceEncoderName
 from heavy_ranker.event_attention import LongerEncoder, TransformerEncoder
 from heavy_ranker.query_decoding import CrossDecoding
 from heavy_ranker.query_generation import OneTokenQueries, QueryGeneration
 from heavy_ranker.sequence import SwiGluEncoder
+from heavy_ranker.split_mixer import SplitMixer
 from heavy_ranker.token_mixer import TokenMixer
 from modeling.cross import LowRankCrossLayer
 from modeling.mlp import mlp
@@ -60,6 +62,8 @@ def build_backbone(config: ModelConfig, *, request_tokens: int, ad_tokens: int, 
     """
     if not config.backbones or len(set(config.backbones)) < len(config.backbones):
         raise ConfigError(f"model.backbones: expected one or more, each once, got {list(config.backbones)}")
+    if config.request_only and "hyformer" not in config.backbones:
+        raise ConfigError(f"model.request_only: separates hyformer's tokens, got {list(config.backbones)}")
     unknown = sorted(config.sequence_encoders.keys() - set(sequences))
     if unknown:
         raise ConfigError(f"model.sequence_encoders.{unknown[0]}: expected a sequence of {list(sequences)}")
@@ -68,10 +72,12 @@ def build_backbone(config: ModelConfig, *, request_tokens: int, ad_tokens: int, 
     return Ensemble(members) if len(members) > 1 else members[config.backbones[0]]
 
 
-def _hyformer(config: ModelConfig, inputs: Inputs) -> HyFormer:
+def _hyformer(config: ModelConfig, inputs: Inputs) -> HyFormer | RequestOnlyHyFormer:
     num_tokens = _num_queries(config, inputs) + inputs.request_tokens + inputs.ad_tokens
     generation = _generation(config, inputs)
     layers = [_hyformer_layer(config, inputs, num_tokens) for _ in range(config.num_layers)]
+    if config.request_only:
+        return RequestOnlyHyFormer(generation, layers, num_tokens, config.token_dim)
     return HyFormer(generation, layers, num_tokens, config.token_dim)
 
 
@@ -103,9 +109,16 @@ def _hyformer_layer(config: ModelConfig, inputs: Inputs, num_tokens: int) -> HyF
     return HyFormerLayer(
         encoders=_encoders(config, inputs),
         decoders={name: CrossDecoding(config.token_dim, config.num_heads) for name in inputs.sequences},
-        mixer=TokenMixer(num_tokens, config.token_dim, config.num_slices, config.mixer_expansion),
+        mixer=_mixer(config, inputs, num_tokens),
         queries_per_sequence=config.queries_per_sequence,
     )
+
+
+def _mixer(config: ModelConfig, inputs: Inputs, num_tokens: int) -> TokenMixer | SplitMixer:
+    sizes = config.token_dim, config.num_slices, config.mixer_expansion
+    if config.request_only:
+        return SplitMixer(inputs.request_tokens, num_tokens - inputs.request_tokens, *sizes)
+    return TokenMixer(num_tokens, *sizes)
 
 
 def _din_dcn(config: ModelConfig, inputs: Inputs) -> DinDcn:

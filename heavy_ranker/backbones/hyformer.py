@@ -10,6 +10,7 @@ from heavy_ranker.query_decoding import CrossDecoding
 from heavy_ranker.query_generation import OneTokenQueries, QueryGeneration
 from heavy_ranker.rows import Rows
 from heavy_ranker.sequence import masked_mean
+from heavy_ranker.split_mixer import SplitMixer
 from heavy_ranker.token_mixer import TokenMixer
 
 
@@ -23,7 +24,7 @@ class HyFormerLayer(nn.Module):
     Args:
         encoders: The encoder of each sequence: events ``[R, L, T]`` and mask to events and mask.
         decoders: The attention of each sequence, same names.
-        mixer: Mixes all tokens.
+        mixer: Mixes all tokens, or all but the request's.
         queries_per_sequence: Query tokens that read one sequence.
     """
 
@@ -31,7 +32,7 @@ class HyFormerLayer(nn.Module):
         self,
         encoders: Mapping[str, nn.Module],
         decoders: Mapping[str, CrossDecoding],
-        mixer: TokenMixer,
+        mixer: TokenMixer | SplitMixer,
         queries_per_sequence: int,
     ) -> None:
         super().__init__()
@@ -54,14 +55,18 @@ class HyFormerLayer(nn.Module):
             state |= {f"{name}.{part}": tensor for part, tensor in parts}
         return state
 
-    def forward(self, tokens: Tensor, rows: Rows, memory: Mapping[str, Tensor]) -> Tensor:
-        """Boosted tokens ``[N, B, T]``; ``memory`` holds keys, values and penalties of the R requests."""
+    def decode(self, tokens: Tensor, rows: Rows, memory: Mapping[str, Tensor]) -> Tensor:
+        """Tokens ``[N, B, T]``, each query attended to its sequence; ``memory`` is of the R requests."""
         size = self.queries_per_sequence
         decoded = [
             decoder(tokens[at * size : (at + 1) * size], rows, *(memory[f"{name}.{part}"] for part in _MEMORY))
             for at, (name, decoder) in enumerate(zip(self.sequence_names, self.decoders, strict=True))
         ]
-        return self.mixer(torch.cat([*decoded, tokens[len(decoded) * size :]]))
+        return torch.cat([*decoded, tokens[len(decoded) * size :]])
+
+    def forward(self, tokens: Tensor, rows: Rows, memory: Mapping[str, Tensor]) -> Tensor:
+        """Boosted tokens ``[N, B, T]``."""
+        return self.mixer(self.decode(tokens, rows, memory))
 
 
 _MEMORY = ("keys", "values", "penalty")

@@ -258,7 +258,52 @@ def ensemble(backbone, request, ad, events):
     return np.concatenate([features(member, request, ad, events) for member in backbone.members])
 
 
+def mix_masked(request, others, mixer):
+    """The token mixer on one row with weights that are zero from the others' slices to the request's."""
+    own, count, dim = mixer.request, len(request), request.shape[1]
+    tokens, width = np.concatenate([request, others]), dim // mixer.num_slices
+    mixed_rows = np.empty_like(tokens)
+    for h in range(mixer.num_slices):
+        mixed = np.concatenate([token[h * width : (h + 1) * width] for token in tokens])
+        parts = mixed[: count * width], mixed[count * width :]
+        norms = own.mixed_norm.gain[h, 0], mixer.mixed_norm.gain[h, 0]
+        normed = np.concatenate([rms_norm(part, array(gain)) for part, gain in zip(parts, norms, strict=True)])
+        gate, up = (
+            np.block([[array(rr)[h], array(ra)[h]], [np.zeros((aa.shape[1], rr.shape[2])), array(aa)[h]]])
+            for rr, ra, aa in (
+                (own.mixed_layer.gate, mixer.request_gate, mixer.gate),
+                (own.mixed_layer.up, mixer.request_up, mixer.up),
+            )
+        )
+        rr, aa = array(own.mixed_layer.down)[h], array(mixer.down)[h]
+        down = np.block([[rr, np.zeros((len(rr), aa.shape[1]))], [np.zeros((len(aa), rr.shape[1])), aa]])
+        mixed = mixed + swiglu(normed, gate, up, down)
+        for n in range(len(tokens)):
+            mixed_rows[n, h * width : (h + 1) * width] = mixed[n * width : (n + 1) * width]
+    refined = []
+    for n, row in enumerate(mixed_rows):
+        part, at = (own, n) if n < count else (mixer, n - count)
+        weights = [array(w)[at] for w in (part.token_layer.gate, part.token_layer.up, part.token_layer.down)]
+        refined.append(swiglu(rms_norm(row, array(part.token_norm.gain)[at, 0]), *weights))
+    return tokens + np.stack(refined)
+
+
+def request_only(backbone, request, ad, events):
+    others, count = None, len(request)
+    for layer in backbone.layers:
+        events = {
+            name: encode_events(events[name], encoder)
+            for name, encoder in zip(layer.sequence_names, layer.encoders, strict=True)
+        }
+        if others is None:
+            others = np.concatenate([queries_of(backbone.generation, request, pool(events, request), ad), ad])
+        mixed = mix_masked(request, decode(others, events, layer), layer.mixer)
+        request, others = mixed[:count], mixed[count:]
+    return mixed.reshape(-1)
+
+
 _BACKBONES = {
+    "RequestOnlyHyFormer": request_only,
     "HyFormer": hyformer,
     "DinDcn": din_dcn,
     "MaskNet": masknet,

@@ -66,6 +66,11 @@ def test_sizes_that_do_not_divide_are_refused(schema, sizes, name):
     ("changes", "message"),
     [
         ({"sequence_encoders": {"buys": "longer"}}, r"model\.sequence_encoders\.buys: .* \['clicks', 'views'\]"),
+        ({"backbones": ("masknet",), "request_only": True}, r"model\.request_only: separates hyformer's tokens"),
+        (
+            {"token_split": "equal", "groups": {"ad": {"all": ("ad_id",)}}},
+            r"model\.groups: expected none",
+        ),
         ({"backbones": ()}, r"model\.backbones: expected one or more, each once, got \[\]"),
         ({"backbones": ("masknet", "masknet")}, r"model\.backbones: .*each once, got \['masknet', 'masknet'\]"),
         ({"backbones": ("rankmixer",), "token_dim": 4, "num_slices": 4}, r"model\.token_dim: .* at least 7, got 4"),
@@ -74,6 +79,14 @@ def test_sizes_that_do_not_divide_are_refused(schema, sizes, name):
 def test_what_does_not_fit_the_schema_is_refused(schema, sizes, changes, message):
     with pytest.raises(ConfigError, match=message):
         build_ranker(schema, msgspec.structs.replace(sizes, **changes))
+
+
+def test_equal_pieces_cut_through_features(schema, sizes):
+    equal = msgspec.structs.replace(sizes, token_split="equal", ad_tokens=3)
+    ranker = build_ranker(schema, equal)
+    assert resolve_groups(schema, equal) == {}
+    assert [part.num_tokens for part in (ranker.request_tokens, ranker.ad_tokens, ranker.pair_tokens)] == [2, 3, 1]
+    assert ranker.ad_tokens.columns.reshape(3, -1).tolist() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 12, 13, 13]]
 
 
 def test_queries_of_one_token_need_a_sequence(schema, sizes):

@@ -20,6 +20,8 @@ VARIANTS = {
     "masknet": {"backbones": ("masknet",)},
     "rankmixer": {"backbones": ("rankmixer",)},
     "rankmixer, two layers": {"backbones": ("rankmixer",), "num_layers": 2},
+    "equal pieces": {"token_split": "equal"},
+    "request only": {"request_only": True, "num_layers": 2},
     "transformer": {"sequence_encoder": "transformer", "num_layers": 2},
     "longer": {"sequence_encoder": "longer", "longer_length": 2, "num_layers": 2},
     "an encoder each": {"sequence_encoders": {"views": "longer", "clicks": "transformer"}, "longer_length": 2},

@@ -4,7 +4,14 @@ import torch
 
 from contracts.errors import ConfigError
 from contracts.layout import FlatSlice
-from heavy_ranker.tokens import GroupTokens, balanced_groups, configured_groups, group_columns, semantic_groups
+from heavy_ranker.tokens import (
+    GroupTokens,
+    balanced_groups,
+    configured_groups,
+    equal_columns,
+    group_columns,
+    semantic_groups,
+)
 
 SLICES = (
     FlatSlice(name="age", start=0, width=1),
@@ -72,3 +79,13 @@ def test_configured_groups_are_kept():
 def test_configured_groups_are_checked(groups, message):
     with pytest.raises(ConfigError, match=message):
         configured_groups(SLICES, groups, side="ad")
+
+
+@pytest.mark.parametrize("num_tokens", [1, 3, 4, 5, 14, 20])
+def test_equal_pieces_cover_every_column_once_in_order(num_tokens):
+    pieces = equal_columns(14, num_tokens)
+    widths = [len(piece) for piece in pieces]
+    assert [column for piece in pieces for column in piece] == list(range(14))
+    assert len(pieces) <= num_tokens
+    assert set(widths[:-1]) <= {widths[0]}
+    assert 0 < widths[-1] <= widths[0]
