@@ -73,7 +73,8 @@ class BucketedEngine:
         inputs: Dimensions of each input that varies.
         outputs: Dimensions of each output that varies.
         buckets: Ascending sizes of each dimension. One that is absent here is not padded.
-        zeros: Dimensions padded with zeros, which a mask of the graph rules out; the others repeat their first slice.
+        zeros: Dimensions padded with zeros: only those that a mask among the same graph's inputs rules out. The others
+            repeat their first slice.
 
     Raises:
         ValueError: Buckets are not positive and ascending.

@@ -58,6 +58,9 @@ def build_plan(
 ) -> bytes:
     """A serialised engine with one optimisation profile for each of ``shapes``, in their order.
 
+    Two builds of one graph may differ in bytes (small ones did not, the heavy request graph did), so a plan is known by
+    what it was built from, never by its content.
+
     Args:
         library: ``tensorrt`` or ``tensorrt_rtx``.
         path: The ``.onnx`` file.

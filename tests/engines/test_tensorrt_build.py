@@ -22,10 +22,9 @@ def network_of(path):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_plan_serialises_and_is_the_same_twice(deep_graph, precision):
-    plans = [build_plan(rtx, deep_graph, shapes=SHAPES, precision=precision, architecture=SM86) for _ in range(2)]
-    assert plans[0] == plans[1]
-    assert len(plans[0]) > 1000
+def test_a_plan_serialises(deep_graph, precision):
+    plan = build_plan(rtx, deep_graph, shapes=SHAPES, precision=precision, architecture=SM86)
+    assert len(plan) > 1000
 
 
 def test_each_bucket_has_its_profile(deep_graph):
