@@ -5,6 +5,7 @@ from contracts.layout import FlatSlice, side_layout
 from contracts.schema import FeatureSchema, Side
 from heavy_ranker.backbones.build import build_backbone
 from heavy_ranker.config import ModelConfig, SideGroups
+from heavy_ranker.numeric import PiecewiseLinear, dense_columns
 from heavy_ranker.ple import ProgressiveExtraction, TaskHeads
 from heavy_ranker.ranker import HeavyRanker
 from heavy_ranker.sequence import EventProjection
@@ -85,16 +86,24 @@ def build_ranker(schema: FeatureSchema, config: ModelConfig) -> HeavyRanker:
 
 
 def _tokens(schema: FeatureSchema, config: ModelConfig) -> dict[Side, GroupTokens]:
-    groups, tokens = resolve_groups(schema, config), {}
-    for side in model_sides(schema):
-        slices = _slices(schema, side)
-        width = sum(piece.width for piece in slices)
-        if config.token_split == "equal":
-            columns = equal_columns(width, max(1, _wanted_tokens(config, side)))
-        else:
-            columns = group_columns(slices, groups[side])
-        tokens[side] = GroupTokens(columns, width, config.token_dim)
-    return tokens
+    groups = resolve_groups(schema, config)
+    return {side: _side_tokens(schema, config, side, groups.get(side, {})) for side in model_sides(schema)}
+
+
+def _side_tokens(
+    schema: FeatureSchema, config: ModelConfig, side: Side, groups: dict[str, tuple[str, ...]]
+) -> GroupTokens:
+    slices = _slices(schema, side)
+    in_dim = sum(piece.width for piece in slices)
+    if config.token_split == "equal":
+        columns = equal_columns(in_dim, max(1, _wanted_tokens(config, side)))
+    else:
+        columns = group_columns(slices, groups)
+    dense = dense_columns(side_layout(schema, side))
+    if not config.numeric_bins or not dense:
+        return GroupTokens(columns, in_dim, config.token_dim)
+    numeric = PiecewiseLinear(dense, in_dim, config.numeric_bins)
+    return GroupTokens([numeric.with_bins(group) for group in columns], numeric.out_dim, config.token_dim, numeric)
 
 
 def _check_divides(config: ModelConfig) -> None:
