@@ -123,7 +123,12 @@ def continued_groups(schema: FeatureSchema, groups: SideGroups) -> SideGroups:
 
 
 def with_continued_groups(schema: FeatureSchema, config: HeavyConfig, source: WarmSource) -> HeavyConfig:
-    """The configuration with the source's token groups for the sides of which it names none."""
+    """The configuration with the source's token groups for the sides of which it names none.
+
+    Unchanged where tokens are equal pieces: there are no groups.
+    """
+    if config.model.token_split == "equal":
+        return config
     groups = continued_groups(schema, source.config.model.groups) | config.model.groups
     return msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, groups=groups))
 
