@@ -82,7 +82,9 @@ def iqiyi(num_layers: int = 1) -> HeavyConfig:
             expert_dim=128,
             head_dims=(64,),
         ),
-        loop=LoopConfig(epochs=3, learning_rate=1e-3, weight_decay=0.1, warmup_share=0.1, final_factor=0.02),
+        loop=LoopConfig(
+            epochs=3, learning_rate=1e-3, weight_decay=0.1, warmup_share=0.1, final_factor=0.02, precision="auto"
+        ),
         table_learning_rate=0.05,
         fresh_tables=True,
         batch_size=1024,
