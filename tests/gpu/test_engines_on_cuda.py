@@ -1,4 +1,4 @@
-"""GPU engines give what ONNX Runtime gives: replayed, padded, from several threads. Written without a GPU and not run."""
+"""GPU engines give what ONNX Runtime gives: replayed, padded, from several threads. Written without one, never run."""
 
 from concurrent.futures import ThreadPoolExecutor
 
