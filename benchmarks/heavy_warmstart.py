@@ -2,8 +2,9 @@
 
 A cold start learns all days but the last in one pass; its loss at the end, on impressions of the last day, is the
 quality to reach. Warm starts begin from a model that learned all of these days but the newest: one of a schema without
-the feature, one with a table of half the width, and one of the same schema. Each passes over the newest day alone; what
-is counted is the examples that it learns until its loss on the last day is not above the cold start's.
+the feature, one with a table of half the width, and one of the same schema. Each passes once over the newest day; where
+that does not suffice it begins again and passes over two days, then over four. What is counted is the examples of the
+pass that succeeds until its loss on the last day is not above the cold start's.
 """
 
 import subprocess
@@ -32,18 +33,21 @@ from modeling.run import begin_run
 
 FEATURE, RESIZED = "past_ctr", "advertiser"
 VALIDATED = 8_000
-LOOKS = 20
-"""Validations of a warm start in its day."""
+SHARE = "share of the cold start's examples"
+DAYS = (1, 2, 4)
+LOOKS = 16
+"""Validations of a warm start in a pass."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Impressions of one schema: the days before the newest, the newest, and the last, which none learns from."""
+    """Impressions of one schema: all but the last day's, those before the newest of these days, the newest days by
+    their number, and some of the last day's, which none learns from."""
 
+    learned: Examples
     before: Examples
-    newest: Examples
+    newest: dict[int, Examples]
     last: Examples
-    both: Examples
 
 
 def main() -> int:
@@ -58,8 +62,8 @@ def main() -> int:
             _adsieve("simulate", str(log), "--preset", "demo")
         _adsieve("schema", "fit", "simulated_heavy", "--logs", str(log), "--out", str(out / "heavy.yaml"))
         figures = compare(load_schema(out / "heavy.yaml", fitted=True), LogPaths.under(log), out)
-    worst = max(share for name, share in figures.items() if name.endswith("share of the cold start's examples"))
-    return finish(options, figures, [Target("largest share of the cold start's examples", worst, at_most=0.5)])
+    worst = float(np.max([share for name, share in figures.items() if name.endswith(SHARE)]))  # NaN stays NaN
+    return finish(options, figures, [Target(f"largest {SHARE}", worst, at_most=0.5)])
 
 
 def compare(schema: FeatureSchema, log: LogPaths, out: Path) -> dict[str, Any]:
@@ -67,7 +71,7 @@ def compare(schema: FeatureSchema, log: LogPaths, out: Path) -> dict[str, Any]:
     config = _one_pass(small())
     parts = divide(schema, log, out)
     cold = _cold(schema, parts, config, out / "cold")
-    figures: dict[str, Any] = {"cold start: examples": len(parts.both), "cold start: validation loss": cold}
+    figures: dict[str, Any] = {"cold start: examples": len(parts.learned), "cold start: validation loss": cold}
     sources = {
         "one more day": (schema, parts),
         f"after {FEATURE} came": _variant(without_feature(schema), log, out),
@@ -84,22 +88,30 @@ def compare(schema: FeatureSchema, log: LogPaths, out: Path) -> dict[str, Any]:
 def reach(
     schema: FeatureSchema, parts: Parts, config: HeavyConfig, source: WarmSource, goal: float, out: Path
 ) -> dict[str, Any]:
-    """Train warm on the newest day; the examples until ``goal``, and the validation loss before and after."""
-    steps = -(-len(parts.newest) // config.batch_size)
-    loop = msgspec.structs.replace(config.loop, validate_every=max(1, steps // LOOKS))
-    config = with_continued_groups(schema, msgspec.structs.replace(config, loop=loop), source)
-    config = with_groups(schema, config)
-    model = build_model(schema, config)
-    warm = carry(source, schema, config, model)
-    history = fit(model, parts.newest, parts.last, config, out, warm=warm).history
-    reached = next((look for look in history if look.loss is not None and look.loss <= goal), None)
-    examples = float("nan") if reached is None else min(reached.step * config.batch_size, len(parts.newest))
-    return {
-        "share of weights carried over": warm.report.carried["dense weights"] / warm.report.total["dense weights"],
-        "validation loss at the end": history[-1].loss,
-        "examples until the cold start's loss": examples,
-        "share of the cold start's examples": examples / len(parts.both),
-    }
+    """Pass over one, two, four days until the loss is not above ``goal``; NaN examples where none suffices."""
+    figures: dict[str, Any] = {}
+    for days, newest in parts.newest.items():
+        steps = -(-len(newest) // config.batch_size)
+        loop = msgspec.structs.replace(config.loop, validate_every=max(1, steps // LOOKS))
+        own = with_continued_groups(schema, msgspec.structs.replace(config, loop=loop), source)
+        own = with_groups(schema, own)
+        model = build_model(schema, own)
+        warm = carry(source, schema, own, model)
+        history = fit(model, newest, parts.last, own, out / f"{days}", warm=warm).history
+        reached = next((look for look in history if look.loss is not None and look.loss <= goal), None)
+        examples = float("nan") if reached is None else min(reached.step * config.batch_size, len(newest))
+        figures = {
+            "share of weights carried over": warm.report.carried["dense weights"] / warm.report.total["dense weights"],
+            "share of table rows carried over": warm.report.carried["table rows"] / warm.report.total["table rows"],
+            "days in the pass": days,
+            "loss at the first look": history[0].loss,
+            "loss at the end": history[-1].loss,
+            "examples until the cold start's loss": examples,
+            SHARE: examples / len(parts.learned),
+        }
+        if reached is not None:
+            break
+    return figures
 
 
 def divide(schema: FeatureSchema, log: LogPaths, out: Path) -> Parts:
@@ -108,14 +120,15 @@ def divide(schema: FeatureSchema, log: LogPaths, out: Path) -> Parts:
     times = np.asarray(examples.event_time)[examples.request_row]
     days = read_table(log.requests, ["event_time"])["event_time"].to_pylist()
     midnight = max(days).replace(hour=0, minute=0, second=0, microsecond=0)
-    newest, last = (times >= utc_microseconds(midnight - back) for back in (timedelta(days=1), timedelta(0)))
+    newest = {days: times >= utc_microseconds(midnight - timedelta(days=days)) for days in DAYS}
+    last = times >= utc_microseconds(midnight)
     validated = np.flatnonzero(last)
     validated = validated[np.linspace(0, len(validated) - 1, min(VALIDATED, len(validated))).astype(np.int64)]
     return Parts(
-        before=examples.select(np.flatnonzero(~newest)),
-        newest=examples.select(np.flatnonzero(newest & ~last)),
+        learned=examples.select(np.flatnonzero(~last)),
+        before=examples.select(np.flatnonzero(~newest[1])),
+        newest={days: examples.select(np.flatnonzero(mask & ~last)) for days, mask in newest.items()},
         last=examples.select(validated),
-        both=examples.select(np.flatnonzero(~last)),
     )
 
 
@@ -145,7 +158,7 @@ def _one_pass(config: HeavyConfig) -> HeavyConfig:
 def _cold(schema: FeatureSchema, parts: Parts, config: HeavyConfig, out: Path) -> float:
     """The validation loss of a cold start at its end."""
     config = with_groups(schema, config)
-    history = fit(build_model(schema, config), parts.both, parts.last, config, out).history
+    history = fit(build_model(schema, config), parts.learned, parts.last, config, out).history
     loss = history[-1].loss
     return float("nan") if loss is None else loss
 
