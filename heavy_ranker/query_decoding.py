@@ -1,6 +1,7 @@
 """Query tokens are decoded against the behaviour sequences."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heavy_ranker.norm import RmsNorm
@@ -62,14 +63,17 @@ class CrossDecoding(nn.Module):
             values: Of R requests.
             penalty: Of R requests.
         """
-        # The exporter accepts bounds only as float literals.
-        scale = self.head_dim**-0.5 / self.temperature.clamp(0.1, 10.0)
-        grouped = rows.group(self.to_query(self.norm(queries)))  # [Q, R, C, T]
+        grouped = rows.group(F.linear(self.norm(queries), self._scaled_query()))  # [Q, R, C, T]
         num_queries, requests, places, dim = grouped.shape
         heads = grouped.reshape(num_queries, requests, places, self.num_heads, self.head_dim)
-        heads = heads.permute(1, 3, 0, 2, 4) * scale.reshape(1, -1, 1, 1, 1)
-        heads = heads.reshape(requests, self.num_heads, num_queries * places, self.head_dim)
+        heads = heads.permute(1, 3, 0, 2, 4).reshape(requests, self.num_heads, num_queries * places, self.head_dim)
         weights = torch.softmax(heads @ keys + penalty.reshape(requests, 1, 1, -1), dim=-1)
         decoded = (weights @ values).reshape(requests, self.num_heads, num_queries, places, self.head_dim)
         decoded = decoded.permute(2, 0, 3, 1, 4).reshape(num_queries, requests, places, dim)
         return queries + self.to_out(rows.ungroup(decoded))
+
+    def _scaled_query(self) -> Tensor:
+        """``W_q`` with each head's rows over its scale: once for the weights rather than for each query."""
+        # The exporter accepts bounds only as float literals.
+        scale = self.head_dim**-0.5 / self.temperature.clamp(0.1, 10.0)
+        return self.to_query.weight * scale.repeat_interleave(self.head_dim).unsqueeze(1)

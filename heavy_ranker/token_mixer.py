@@ -55,7 +55,8 @@ def mix(tokens: Tensor, num_slices: int) -> Tensor:
     """``[N, B, T]`` to ``[H, B, N * T / H]``: slice h of every token, concatenated, becomes mixed token h."""
     num_tokens, rows, dim = tokens.shape
     sliced = tokens.reshape(num_tokens, rows, num_slices, dim // num_slices)
-    return sliced.permute(2, 1, 0, 3).reshape(num_slices, rows, -1)
+    # Widths are written out, not -1: graph engines fuse a norm only where they know the width of its input.
+    return sliced.permute(2, 1, 0, 3).reshape(num_slices, rows, num_tokens * dim // num_slices)
 
 
 def revert(mixed: Tensor, num_tokens: int) -> Tensor:
@@ -69,4 +70,4 @@ def revert(mixed: Tensor, num_tokens: int) -> Tensor:
     """
     num_slices, rows, mixed_dim = mixed.shape
     sliced = mixed.reshape(num_slices, rows, num_tokens, mixed_dim // num_tokens)
-    return sliced.permute(2, 1, 0, 3).reshape(num_tokens, rows, -1)
+    return sliced.permute(2, 1, 0, 3).reshape(num_tokens, rows, num_slices * mixed_dim // num_tokens)
