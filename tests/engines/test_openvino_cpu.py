@@ -64,6 +64,18 @@ def test_runs_from_several_threads_at_once(small_graph, streams):
         np.testing.assert_array_equal(z, x + 1)
 
 
+def test_sizes_compiled_for_and_others_give_the_same(deep_graph, deep_inputs):
+    reference = OnnxRuntimeEngine(deep_graph, threads=1)
+    engine = OpenVinoEngine(deep_graph, threads=1, buckets={"rows": (1, 20), "length": (10,)})
+    for rows, length in ((20, 10), (1, 10), (20, 9), (37, 10), (20, 10), (0, 10)):
+        inputs = {name: np.ascontiguousarray(array[:rows, :length]) for name, array in deep_inputs.items()}
+        expected = reference.run(inputs)
+        for name, values in engine.run(inputs).items():
+            np.testing.assert_allclose(values, expected[name], atol=1e-6)
+    with pytest.raises(ValueError, match="no buckets for length"):
+        OpenVinoEngine(deep_graph, threads=1, buckets={"rows": (1,)})
+
+
 @pytest.mark.parametrize("change", [lambda x: x[::2], lambda x: np.asfortranarray(x), lambda x: x[:0]])
 def test_any_memory_layout_is_read_right(small_graph, change):
     x = change(X.copy())
