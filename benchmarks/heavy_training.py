@@ -2,11 +2,13 @@
 
 Log: the simulated ``demo`` world's winners, eight a request, three histories of up to 50 events
 (benchmarks/training_log.py). Plain side: benchmarks/plain_training.py. Every comparison runs both sides in interleaved
-blocks of one run; figures are medians. ``--directory`` keeps the log for another run, and TorchInductor keeps what it
-compiled in its own cache: the seconds of a first compilation are printed once with an empty cache.
+blocks of one run; figures are medians. ``--directory`` keeps the log for another run, and what TorchInductor compiled:
+without it, the seconds of the first compiled step are those of an empty cache.
 """
 
 import itertools
+import math
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +30,7 @@ from heavy_ranker.config import HeavyConfig
 from heavy_ranker.flops import count_flops
 from heavy_ranker.presets import iqiyi
 from modeling.batches import Batch, ShuffledBatches
-from modeling.compile import has_compiler
+from modeling.compile import WORTHWHILE_FLOPS, has_compiler
 from modeling.examples import Examples
 from modeling.memory import keep_freed_memory
 
@@ -56,6 +58,7 @@ def main() -> int:
     keep_freed_memory()
     with TemporaryDirectory(prefix="adsieve-training-") as temporary:
         directory = options.directory or Path(temporary)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(directory / "compiled")
         schema, _, examples = training_log(directory)
         figures: dict[str, Any] = {"threads": options.threads, "schedule": _schedule()}
         targets: list[Target] = []
@@ -134,6 +137,7 @@ class _Sides:
         self.fastest = self.compiled if has_compiler() else self.eager["bf16"]
         batch = next(self.batches(BATCH))
         self.compile_seconds = seconds(lambda: self.compiled.step(batch))
+        self.flops_each = self._forward_flops(batch) / len(batch)
         self.distinct = f"{len(batch.query.ids)} of {len(batch)} rows, and {len(batch.ad.ids)} ads"
 
     def batches(self, size: int) -> Iterator[Batch]:
@@ -150,13 +154,9 @@ class _Sides:
             runs[f"plain fp32 eager, batch {size}"] = self.plain, batches, size, PLAIN_ROWS
         for precision, training in self.eager.items():
             runs[f"ours {precision} eager, batch {BATCH}"] = training, self.batches(BATCH), BATCH, OUR_ROWS
+        how = "compiled" if has_compiler() else "eager"
         for size in SWEEP:
-            runs[f"ours bf16{', compiled' * has_compiler()}, batch {size}"] = (
-                self.fastest,
-                self.batches(size),
-                size,
-                OUR_ROWS,
-            )
+            runs[f"ours bf16 {how}, batch {size}"] = self.fastest, self.batches(size), size, OUR_ROWS
         times: dict[str, list[float]] = {name: [] for name in runs}
         for training, batches, _, _ in runs.values():
             training.step(next(batches))
@@ -171,9 +171,11 @@ class _Sides:
         if not has_compiler():
             return {"compiling": "no C++ compiler: eager"}
         saved = 1 / rates[f"ours bf16 eager, batch {BATCH}"] - 1 / rates[f"ours bf16 compiled, batch {BATCH}"]
+        examples = self.compile_seconds / saved if saved > 0 else math.inf
         return {
             "first compiled step, seconds": self.compile_seconds,
-            "examples until compiling has paid": self.compile_seconds / saved if saved > 0 else float("inf"),
+            "FLOPs of a run from which compiling pays": examples * 3 * self.flops_each,
+            "FLOPs from which auto compiles": WORTHWHILE_FLOPS,
             "graphs compiled": float(torch._dynamo.utils.counters["stats"]["unique_graphs"]),
         }
 
@@ -186,7 +188,7 @@ class _Sides:
             parts.append(self.fastest.timed_step(self._batch))
         found = {"data": median(data)} | {name: median(getattr(part, name) for part in parts) for name in Parts._fields}
         total = sum(found.values())
-        limit, dense = 2 * GEMM**3 / median(gemm), 3 * self._forward_flops() / found["dense"]
+        limit, dense = 2 * GEMM**3 / median(gemm), 3 * self._forward_flops(self._batch) / found["dense"]
         figures = {f"share of a step, {name.replace('_', ' ')}": value / total for name, value in found.items()}
         figures |= {"BF16 matrix rate, GFLOP/s": limit / 1e9, "dense part, GFLOP/s": dense / 1e9}
         return figures, dense / limit
@@ -194,9 +196,9 @@ class _Sides:
     def _keep(self, batch: Batch) -> None:
         self._batch = batch
 
-    def _forward_flops(self) -> float:
-        """Of the last batch: each request once, and each ad of it."""
-        return self.flops.request * len(self._batch.query.ids) + self.flops.ad * len(self._batch)
+    def _forward_flops(self, batch: Batch) -> float:
+        """Each request once, and each ad of it."""
+        return self.flops.request * len(batch.query.ids) + self.flops.ad * len(batch)
 
 
 _PRECISIONS = ("fp32", "bf16")

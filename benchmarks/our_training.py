@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -70,7 +71,7 @@ class OurTraining:
         self._update()
         return Parts(looked_up - start, dense - looked_up, tables - dense, time.perf_counter() - tables)
 
-    def _autocast(self):  # type: ignore[no-untyped-def]
+    def _autocast(self) -> AbstractContextManager[object]:
         return autocast("bf16" if self._loop.precision == "bf16" else "fp32", "cpu")
 
     def _update(self) -> None:
