@@ -13,6 +13,7 @@ from benchmarks.harness import Target
 from benchmarks.our_training import seconds
 from contracts.config import dump_yaml
 from heavy_ranker.presets import iqiyi
+from modeling.run import SUMMARY_FILE
 
 DAY = ("2025-03-05T00:00:00Z", "2025-03-06T00:00:00Z")
 """A day of the log: 16,000 winners, so that a short run has several epochs."""
@@ -48,4 +49,4 @@ def _train(directory: Path, temporary: Path, count: int, epochs: int) -> None:
 
 def _examples(run: Path) -> int:
     """Examples of one epoch, as the run says of itself."""
-    return int(msgspec.json.decode((run / "summary.json").read_bytes())["impressions"])
+    return int(msgspec.json.decode((run / SUMMARY_FILE).read_bytes())["impressions"])
