@@ -7,13 +7,15 @@ import torch
 
 from contracts.config import convert
 from contracts.errors import InputError, MismatchError
-from contracts.schema import FeatureSchema
+from contracts.schema import FeatureSchema, save_schema
+from heavy_ranker.cli_incremental import warm_config
 from heavy_ranker.data import read_impressions
 from heavy_ranker.evaluate import predict
 from heavy_ranker.run import build_model, load_run, with_groups
 from heavy_ranker.train import train_heavy
-from heavy_ranker.warmstart import CHECKPOINTS, carry, continued_groups, open_source, with_continued_groups
+from heavy_ranker.warmstart import CHECKPOINTS, WarmSource, carry, continued_groups, open_source, with_continued_groups
 from modeling import checkpoint
+from modeling.tables import dense_parameters
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +166,53 @@ def test_features_stay_in_their_groups_and_new_ones_join_one(schema, changed):
     }
 
 
+@pytest.mark.parametrize(
+    "sizes_of",
+    [
+        {"backbones": ("din_dcn",)},
+        {"backbones": ("masknet",)},
+        {"backbones": ("rankmixer",)},
+        {"backbones": ("hyformer", "din_dcn"), "num_layers": 2, "sequence_encoder": "longer"},
+        {"request_only": True, "members": 2},
+        {"query_source": "one_token", "query_tokens": 1, "ad_tokens": 1, "queries_per_sequence": 1},
+    ],
+    ids=lambda sizes: "-".join(f"{name}={value}" for name, value in sizes.items()),
+)
+def test_every_backbone_starts_one_new_feature_anew_alone(schema, config, changed, sizes_of):
+    source = _untrained(schema, config, **sizes_of)
+    wider = changed(features={"hour": {"side": "query", "kind": "dense", "default": 3.0}})
+    other = with_groups(wider, with_continued_groups(wider, warm_config(source), source))
+    model = build_model(wider, other)
+    report = carry(source, wider, other, model).report
+    assert report.anew == {"hour": "is not in the source"}
+    fresh = report.total["dense weights"] - report.carried["dense weights"]
+    assert fresh == model.ranker.request_tokens.weight.shape[2]
+    for name, parameter in dense_parameters(source.model).items():
+        if "tokens" not in name:
+            assert torch.equal(dense_parameters(model)[name], parameter)
+
+
+def test_bins_of_a_new_value_start_anew_with_it(schema, config, changed):
+    source = _untrained(schema, config, numeric_bins=4)
+    wider = changed(features={"hour": {"side": "query", "kind": "dense", "default": 3.0}})
+    other = with_groups(wider, with_continued_groups(wider, warm_config(source), source))
+    report = carry(source, wider, other, build_model(wider, other)).report
+    assert report.anew == {"hour": "is not in the source"}
+    assert report.total["dense weights"] - report.carried["dense weights"] == (1 + 4) * config.model.token_dim
+
+
+def test_the_command_says_what_it_carries(invoke, schema, log, run, tmp_path):
+    save_schema(schema, tmp_path / "schema.yaml")
+    words = ("--logs", log.requests.removesuffix("/requests"), "--schema", tmp_path / "schema.yaml")
+    window = ("--from", "2026-03-01", "--until", "2026-03-04")
+    warm = invoke("train", *words, *window, "--warm-start", run.path, "--out", tmp_path / "run")
+    assert f"warm start from {run.path} (run-" in warm.stdout
+    assert "carried over, with the optimisers' state" in warm.stdout
+    trained = load_run(tmp_path / "run")
+    assert trained.config.loop.epochs == 1
+    assert trained.config.model == run.config.model
+
+
 def test_a_bundle_gives_weights_alone(bundle, source, schema, config):
     sealed = open_source(bundle.path)
     assert (sealed.adam, sealed.adagrad) == ({}, {})
@@ -197,6 +246,14 @@ def test_further_epochs_begin_with_the_tables_that_were_carried(schema, log, con
 def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(InputError, match="no finished run here"):
         open_source(tmp_path)
+
+
+def _untrained(schema, config, **sizes):
+    """A source with fresh weights of another seed, as from a bundle."""
+    model_config = msgspec.structs.replace(config.model, **sizes)
+    config = with_groups(schema, msgspec.structs.replace(config, model=model_config))
+    other_seed = msgspec.structs.replace(config, seed=99)
+    return WarmSource("fresh", "fresh", schema, config, build_model(schema, other_seed), {}, {})
 
 
 def _best_step(run):
