@@ -1,7 +1,7 @@
 """``adsieve heavy``: train, evaluate, export and score with the heavy ranker."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -46,7 +46,12 @@ def train(
         str | None,
         typer.Option(help="hyformer, din_dcn, masknet or rankmixer; several, separated by commas, form an ensemble."),
     ] = None,
-    layers: Annotated[int | None, typer.Option(min=1, help="Layers of the backbone.")] = None,
+    layers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Layers of the backbone; of hyformer one mixes twice, of the others a layer is two blocks."
+        ),
+    ] = None,
     start: From = None,
     end: Until = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the impressions.")] = None,
@@ -135,6 +140,7 @@ def evaluate(
     from contracts.artifact import write_json
     from contracts.records import LogPaths
     from heavy_ranker.evaluate import evaluate_run
+    from heavy_ranker.flops import Flops
     from heavy_ranker.run import load_run
 
     result = evaluate_run(load_run(run), LogPaths.under(log), start=start, end=end)
@@ -143,6 +149,7 @@ def evaluate(
     if json:
         print_json(result)
     else:
+        print(Flops(**result["flops"]))
         _print_metrics(result["slices"])
 
 
@@ -151,6 +158,10 @@ def export(
     log: Log,
     run: Annotated[Path, typer.Option(help="Finished run directory.")],
     out: Annotated[Path, typer.Option(help="Bundle to create; it appears whole or not at all.")],
+    tables: Annotated[
+        Literal["fp32", "int8"],
+        typer.Option(help="int8 keeps tables in a quarter of the memory; refused where probabilities change too much."),
+    ] = "fp32",
     json: Json = False,
 ) -> None:
     """Seal a bundle: two ONNX graphs, weights, and real rows of the log that prove the graphs equal to the model."""
@@ -158,7 +169,7 @@ def export(
     from heavy_ranker.export import export_heavy
     from heavy_ranker.run import load_run
 
-    bundle = export_heavy(load_run(run), LogPaths.under(log), out)
+    bundle = export_heavy(load_run(run), LogPaths.under(log), out, tables=tables)
     if json:
         print_json({"bundle": str(out), "version": bundle.manifest.version})
     else:

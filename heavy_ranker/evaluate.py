@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from msgspec import to_builtins
 
 from contracts.metrics import auc, calibration_ratio, log_loss, normalised_entropy
 from contracts.probability import sigmoid
 from contracts.progress import progress
 from contracts.records import LogPaths, read_table
 from heavy_ranker.data import read_impressions
+from heavy_ranker.flops import count_flops
 from heavy_ranker.model import HeavyModel
 from heavy_ranker.run import Run
 from modeling.batches import ordered_batches
@@ -57,6 +59,7 @@ def evaluate_run(
     return {
         "rows": len(examples),
         "watermark": examples.watermark.isoformat(),
+        "flops": to_builtins(count_flops(run.model.ranker, run.schema)),
         "slices": {
             name: _slice_metrics(run.schema.tasks, examples.select(np.flatnonzero(mask)), logits[mask], truth, mask)
             for name, mask in slices.items()
