@@ -164,15 +164,19 @@ def lightgbm(
         "seed": seed,
         "verbose": -1,
     }
-    data = lgb.Dataset(features.values[:, columns], labels, categorical_feature=np.flatnonzero(categories).tolist())
+    data = lgb.Dataset(
+        np.take(features.values, columns, axis=1), labels, categorical_feature=np.flatnonzero(categories).tolist()
+    )
     if isinstance(judge, int):
         booster = lgb.train(parameters, data, judge)
     else:
-        held = lgb.Dataset(judge[0].values[:, columns], judge[1], reference=data)
+        held = lgb.Dataset(np.take(judge[0].values, columns, axis=1), judge[1], reference=data)
         stop = lgb.early_stopping(PATIENCE, verbose=False)
         booster = lgb.train(parameters, data, MOST_TREES, valid_sets=[held], callbacks=[stop])
     num_trees = booster.best_iteration if booster.best_iteration > 0 else booster.current_iteration()
-    return Trained(lambda values: np.asarray(booster.predict(values[:, columns], num_iteration=num_trees)), num_trees)
+    return Trained(
+        lambda values: np.asarray(booster.predict(np.take(values, columns, axis=1), num_iteration=num_trees)), num_trees
+    )
 
 
 def hist_gradient_boosting(
@@ -201,12 +205,17 @@ def hist_gradient_boosting(
         random_state=seed,
     )
     if isinstance(judge, int):
-        model.fit(features.values[:, columns], labels)
+        model.fit(np.take(features.values, columns, axis=1), labels)
         num_trees = judge
     else:
-        model.fit(features.values[:, columns], labels, X_val=judge[0].values[:, columns], y_val=judge[1])
+        model.fit(
+            np.take(features.values, columns, axis=1),
+            labels,
+            X_val=np.take(judge[0].values, columns, axis=1),
+            y_val=judge[1],
+        )
         num_trees = max(int(np.argmax(model.validation_score_)), 1)
-    return Trained(lambda values: model.predict_proba(values[:, columns])[:, 1], num_trees)
+    return Trained(lambda values: model.predict_proba(np.take(values, columns, axis=1))[:, 1], num_trees)
 
 
 LEARNERS: dict[str, Learner] = {"LightGBM": lightgbm, "HistGradientBoosting": hist_gradient_boosting}
