@@ -35,6 +35,13 @@ class EvenRows:
         """``x [N, B, D]`` plus each row's request of ``part [R, N, D]``."""
         return (self.group(x) + part.transpose(0, 1).unsqueeze(2)).flatten(1, 2)
 
+    def meet(self, x: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
+        """Rows ``[B, T]`` and what all of them read at length ``[R, ...]``, as ``[G, M, T]`` and ``[G, ...]``.
+
+        M rows share one group's part, and ``[G, M, ...]`` flattens to ``[B, ...]``.
+        """
+        return x.unflatten(0, (self.num_requests, self.width)), *parts
+
     def group(self, x: Tensor) -> Tensor:
         """Tokens ``[Q, B, T]`` to ``[Q, R, C, T]``, the rows of a request side by side."""
         return x.unflatten(1, (self.num_requests, self.width))
@@ -80,6 +87,10 @@ class IndexedRows:
     def add(self, x: Tensor, part: Tensor) -> Tensor:
         """As :meth:`EvenRows.add`."""
         return x + self.repeat(part).transpose(0, 1)
+
+    def meet(self, x: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
+        """As :meth:`EvenRows.meet`; each row is a group, since padding would cost as much as the part is long."""
+        return x.unsqueeze(1), *(self.repeat(part) for part in parts)
 
     def group(self, x: Tensor) -> Tensor:
         """As :meth:`EvenRows.group`, zeros where a request has fewer rows than the largest."""

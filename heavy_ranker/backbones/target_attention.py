@@ -42,11 +42,11 @@ class TargetAttention(nn.Module):
 
     def forward(self, targets: Tensor, rows: Rows, events: Tensor, hidden: Tensor) -> Tensor:
         """What each of the targets ``[B, T]`` reads, ``[B, T]``; ``events`` and ``hidden`` are of R requests."""
-        grouped = rows.group(targets.unsqueeze(0)).squeeze(0)  # [R, C, T]
-        product = grouped.unsqueeze(2) * events.unsqueeze(1)  # [R, C, L, T]
-        known = hidden.unsqueeze(1) + self.target_in(grouped).unsqueeze(2)
-        weights = self.out(F.silu(known + self.product_in(product))).squeeze(-1)  # [R, C, L]
-        return rows.ungroup((weights @ events).unsqueeze(0)).squeeze(0)
+        targets, events, hidden = rows.meet(targets, events, hidden)
+        product = targets.unsqueeze(2) * events.unsqueeze(1)  # [G, M, L, T]
+        known = hidden.unsqueeze(1) + self.target_in(targets).unsqueeze(2)
+        weights = self.out(F.silu(known + self.product_in(product))).squeeze(-1)  # [G, M, L]
+        return (weights @ events).flatten(0, 1)
 
 
 class AttendedSequences(nn.Module):
