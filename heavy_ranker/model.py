@@ -59,12 +59,15 @@ class HeavyModel(nn.Module):
         return self.interact(self.look_up(sides), IndexedRows(request_index, len(sides["query"][0])), ad_index)
 
     def look_up(self, sides: Mapping[str, tuple[Tensor, Tensor]]) -> LookedUp:
-        """The dense inputs of all sides; in BF16 under autocast. Arguments as for :meth:`forward`."""
+        """The dense inputs of all sides; in BF16 under autocast, sequences no longer than the batch's longest.
+
+        Args:
+            sides: As for :meth:`forward`.
+        """
         inputs = self.tables.forward_sides(sides)
-        sequences = {name: (to_autocast(events), mask) for name, (events, mask) in inputs["query"].sequences.items()}
         return LookedUp(
             query=to_autocast(inputs["query"].flat),
-            sequences={name: (events, mask.to(events.dtype)) for name, (events, mask) in sequences.items()},
+            sequences={name: _cut(*sequence) for name, sequence in inputs["query"].sequences.items()},
             ad=to_autocast(inputs["ad"].flat),
             pair=to_autocast(inputs["pair"].flat) if "pair" in inputs else None,
         )
@@ -78,3 +81,11 @@ class HeavyModel(nn.Module):
         apart = self.training and self.ranker.num_members > 1
         score = self.ranker.member_logits if apart else self.ranker.score_ads
         return score(state, rows, inputs.ad.index_select(0, ad_index), inputs.pair)
+
+
+def _cut(events: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Leave out the places after the last event of any request: events stand first, and no encoder reads padding."""
+    # two places at least: compilers make a case of its own of an axis of one
+    longest = max(2, int(mask.sum(1).max())) if len(mask) else mask.shape[1]
+    events = to_autocast(events[:, :longest])
+    return events, mask[:, :longest].to(events.dtype)
