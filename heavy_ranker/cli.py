@@ -37,7 +37,7 @@ def train(
         Path, typer.Option(help="Run directory. Called again, an interrupted run goes on from its checkpoint.")
     ],
     preset: Annotated[
-        str | None, typer.Option(help="Sizes and rates to start from: small (the default) or iqiyi.")
+        str | None, typer.Option(help="Sizes and rates to start from: small (the default), medium or iqiyi.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="YAML file with a whole configuration, instead of a preset.")
