@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
+from heavy_ranker.calibration import calibrate
 from heavy_ranker.config import HeavyConfig
 from heavy_ranker.data import read_impressions
 from heavy_ranker.evaluate import predict, task_metrics
@@ -92,6 +93,8 @@ def train_examples(
     model = build_model(schema, config)
     warm = None if warm_start is None else carry(warm_start, schema, config, model)
     result = fit(model, training, validation, config, out, ranks, warm, title)
+    if config.calibrate:
+        calibrate(model, training)
     with ranks.main_first():
         if ranks.is_main:
             summary = RunSummary(
