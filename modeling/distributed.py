@@ -7,7 +7,6 @@ same ones in the same order, so nothing here may be called by one process alone.
 import hashlib
 import os
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -154,8 +153,10 @@ def join_ranks() -> Iterator[Ranks]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE
         return
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True, name="torchrun-watch").start()
-    device = _device(int(os.environ["LOCAL_RANK"]))
+    left = threading.Event()
+    watch = threading.Thread(target=_end_with, args=(os.getppid(), left), daemon=True, name="torchrun-watch")
+    watch.start()
+    device = _device(int(os.environ.get("LOCAL_RANK", "0")))
     whole_store, rank, size = next(dist.rendezvous("env://", timeout=_MEETING_TIME))
     # torchrun's restarts share one store: addresses of processes that are gone would be called
     store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", whole_store)
@@ -169,13 +170,15 @@ def join_ranks() -> Iterator[Ranks]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+        left.set()
+        watch.join()
 
 
-def _end_with(parent: int) -> None:
+def _end_with(parent: int, left: threading.Event) -> None:
     """End this process when torchrun has gone: left behind, it would write into a run that was started again."""
-    while os.getppid() == parent:
-        time.sleep(_WATCH_INTERVAL_S)
-    os._exit(AdsieveError.exit_code)
+    while not left.wait(_WATCH_INTERVAL_S):
+        if os.getppid() != parent:
+            os._exit(AdsieveError.exit_code)
 
 
 def _device(local_rank: int) -> torch.device:

@@ -32,7 +32,7 @@ def test_two_processes_distil_the_student_of_one(
         "--out": tmp_path / "run",
     }
     command = [*torchrun, "adsieve", "distill", "train", *(str(part) for pair in options.items() for part in pair)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert found.returncode == 0, found.stderr
     assert found.stdout.count("distilled shopping from") == 1

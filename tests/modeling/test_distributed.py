@@ -1,5 +1,6 @@
 """Shares of a batch, and what several processes agree on; the processes are real ones, started by torchrun."""
 
+import os
 import re
 import subprocess
 import sys
@@ -28,12 +29,29 @@ def examples(small_schema: FeatureSchema, small_log: object, tmp_path_factory: p
     return encode_log(small_schema, paths, tmp_path_factory.mktemp("examples"), teacher=False, labels=True)
 
 
-def test_divided_tables_equal_whole_ones_and_processes_agree(small_schema: FeatureSchema, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "devices",
+    [
+        pytest.param({"CUDA_VISIBLE_DEVICES": ""}, id="gloo"),
+        pytest.param(
+            {},
+            id="nccl",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+            ],
+        ),
+    ],
+)
+def test_divided_tables_equal_whole_ones_and_processes_agree(
+    small_schema: FeatureSchema, tmp_path: Path, devices: dict[str, str]
+) -> None:
     """Differences come from the order of additions alone: a few units in the last place of numbers about 1."""
     save_schema(small_schema, tmp_path / "schema.yaml")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*torchrun, str(SCRIPT), str(tmp_path / "schema.yaml"), str(tmp_path)]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **devices}
+    found = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
     assert found.returncode == 0, found.stderr
     largest = re.search(r"largest difference (\S+)", found.stdout)
     assert largest is not None
