@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from contracts.bundle import WEIGHTS_FILE
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
 from heavy_ranker.calibration import calibrate
@@ -28,10 +29,10 @@ from modeling.compile import compiled, resolve_compile
 from modeling.distributed import ALONE, Ranks
 from modeling.examples import Examples
 from modeling.loop import TrainResult, mean_loss, train
-from modeling.run import EXAMPLES, begin_run, finish_run, read_run
+from modeling.run import EXAMPLES, begin_run, finish_run, read_run, read_weights
 from modeling.split import split_by_time
 from modeling.tables import dense_parameters
-from modeling.weights import model_weights
+from modeling.weights import load_weights, model_weights
 
 TITLE = "Training the heavy ranker"
 
@@ -93,10 +94,10 @@ def train_examples(
     model = build_model(schema, config)
     warm = None if warm_start is None else carry(warm_start, schema, config, model)
     result = fit(model, training, validation, config, out, ranks, warm, title)
-    if config.calibrate:
-        calibrate(model, training)
     with ranks.main_first():
         if ranks.is_main:
+            if config.calibrate:
+                calibrate(model, training)
             summary = RunSummary(
                 schema_fingerprint=schema.fingerprint(),
                 start=start,
@@ -112,6 +113,7 @@ def train_examples(
             finish_run(out, model_weights(model), summary)
         else:
             summary = read_run(out, HeavyConfig, RunSummary, command="adsieve heavy train")[2]
+            load_weights(model, read_weights(out), source=out / WEIGHTS_FILE)
     return Run(out, schema, config, model, summary)
 
 
