@@ -18,7 +18,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import msgspec
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -27,6 +26,7 @@ from adlogs.fit import fit_log, named_schema
 from adlogs.presets import PRESETS as WORLDS
 from adlogs.simulate import simulate
 from benchmarks.harness import Target, finish, parser
+from benchmarks.simulated_setup import judged_schema, tried
 from benchmarks.truth_quality import Calibration, calibrations, expected_excess, realised_excess, worst
 from contracts.errors import LogError
 from contracts.metrics import auc
@@ -38,16 +38,19 @@ from heavy_ranker.config import BackboneName, HeavyConfig
 from heavy_ranker.data import read_impressions
 from heavy_ranker.evaluate import predict, true_probabilities
 from heavy_ranker.flops import count_flops
-from heavy_ranker.presets import small
 from heavy_ranker.run import Run, with_groups
 from heavy_ranker.train import train_examples
 from modeling.examples import Examples
 from modeling.run import begin_run
 
+Backbones = tuple[BackboneName, ...]
+
 MOST_EXCESS, MOST_MISCALIBRATION = 0.02, 0.03
 LAYERS = (1, 2)
-OURS = ("hyformer",)
-OTHERS = (("din_dcn",), ("masknet",), ("rankmixer",), ("hyformer", "din_dcn", "masknet", "rankmixer"))
+OURS: Backbones = ("hyformer",)
+OTHERS: tuple[Backbones, ...] = (
+    ("din_dcn",), ("masknet",), ("rankmixer",), ("hyformer", "din_dcn", "masknet", "rankmixer"),
+)  # fmt: skip
 SLICED_BY = (
     "surface", "device", "hour", "country", "language", "age_band", "income_band", "user_ctr", "activity",
     "category", "format", "ad_language", "advertiser_size", "price", "creative_score", "landing_score", "ad_age_days",
@@ -85,7 +88,7 @@ def main() -> int:
         for members in (OURS, *(OTHERS if options.backbones else ())):
             for layers in LAYERS:
                 judged.append(train_and_judge(log, tried(members, num_layers=layers), Path(directory)))
-                print(f"{judged[-1].name}: {judged[-1].figures}", file=sys.stderr)
+                print(f"{judged[-1].name}: {judged[-1].figures}", file=sys.stderr, flush=True)
     figures: dict[str, Any] = {"shown ads trained on": len(log.training), "shown ads judged": len(log.test)}
     for found in judged:
         figures |= {f"{found.name}: {name}": value for name, value in found.figures.items()}
@@ -106,7 +109,7 @@ def read_log(world: str, directory: Path) -> SimulatedLog:
     simulate(directory / "log", world)
     paths = LogPaths.under(directory / "log")
     until = _last_midnight(paths)
-    schema = fit_log(named_schema("simulated_heavy"), paths, until=until)
+    schema = fit_log(judged_schema(named_schema("simulated_heavy")), paths, until=until)
     training = read_impressions(schema, paths, directory / "examples", end=until)
     test = read_impressions(schema, paths, directory / "examples", start=until)
     truth = true_probabilities(paths, test, schema.tasks)
@@ -120,13 +123,6 @@ def _last_midnight(paths: LogPaths) -> datetime:
     times = open_dataset(paths.requests).to_table(["event_time"])["event_time"]
     latest = int(np.asarray(times.cast("int64")).max())
     return datetime.fromtimestamp(latest // _DAY * _DAY / 1e6, tz=UTC)
-
-
-def tried(backbones: tuple[BackboneName, ...], *, num_layers: int) -> HeavyConfig:
-    """The configuration of every row of the table, whatever its backbone."""
-    base = small()
-    model = msgspec.structs.replace(base.model, backbones=backbones, num_layers=num_layers)
-    return msgspec.structs.replace(base, model=model, validation_share=0.0)
 
 
 def train_and_judge(log: SimulatedLog, config: HeavyConfig, directory: Path) -> Judged:
