@@ -25,7 +25,7 @@ from heavy_ranker.build import build_ranker
 from heavy_ranker.export_graphs import export_graphs
 from heavy_ranker.presets import iqiyi
 from heavy_ranker.ranker import HeavyRanker
-from heavy_ranker.serving import HeavyServing
+from heavy_ranker.serving import LENGTH_BUCKETS, HeavyServing
 from heavy_ranker.serving_engines import ADS_GRAPH, REQUEST_GRAPH
 from modeling.lookups import SideInputs
 
@@ -125,7 +125,7 @@ def serving(setup: Setup, engine: str, *, threads: int, tables: dict[str, np.nda
         setup.tables if tables is None else tables,
         request_engine=_engine(setup.directory / REQUEST_GRAPH, engine, threads),
         ads_engine=_engine(setup.directory / ADS_GRAPH, engine, threads),
-        variable_lengths=True,
+        length_buckets=LENGTH_BUCKETS,
     )
 
 

@@ -18,7 +18,7 @@ from heavy_ranker.export_graphs import export_graphs, has_variable_lengths
 from heavy_ranker.export_tables import quantise_tables, use_int8_tables
 from heavy_ranker.model import HeavyModel
 from heavy_ranker.run import Run
-from heavy_ranker.serving import VARIABLE_LENGTHS, HeavyServing
+from heavy_ranker.serving import LENGTH_BUCKETS, VARIABLE_LENGTHS, HeavyServing
 from heavy_ranker.serving_engines import ADS_GRAPH, REQUEST_GRAPH
 from modeling.batches import Batch, gather
 from modeling.examples import Examples
@@ -100,7 +100,7 @@ def write_model(run: Run, weights: dict[str, Tensor], examples: Examples, direct
         {name: value.numpy() for name, value in weights.items()},
         request_engine=OnnxRuntimeEngine(directory / REQUEST_GRAPH, threads=1),
         ads_engine=OnnxRuntimeEngine(directory / ADS_GRAPH, threads=1),
-        variable_lengths=variable_lengths,
+        length_buckets=LENGTH_BUCKETS if variable_lengths else (),
     )
     serving.check_parity(read_tensors(directory / PARITY_FILE), source=str(directory / PARITY_FILE))
 

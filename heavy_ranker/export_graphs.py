@@ -1,21 +1,24 @@
-"""The heavy ranker's two stages as ONNX graphs, for any number of requests, ads and, where possible, events.
+"""The heavy ranker's two stages as ONNX graphs and as programs, for any number of requests, ads and, mostly, events.
 
 Shapes: R requests, C ads of each, L events, F flat features, K tasks.
 """
 
+import copy
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from engines.torch_program_writer import write_program
 from heavy_ranker.backbones.protocol import RequestState
 from heavy_ranker.config import ModelConfig
 from heavy_ranker.ranker import HeavyRanker
 from heavy_ranker.rows import EvenRows
 from heavy_ranker.serving import EVENTS, MASK
-from heavy_ranker.serving_engines import ADS_GRAPH, REQUEST_GRAPH
+from heavy_ranker.serving_engines import ADS_GRAPH, LENGTH_SUFFIX, REQUEST_GRAPH, program_path
+from heavy_ranker.token_mixer import TokenMixer
 from modeling.lookups import SideInputs
-from modeling.onnx_export import export
+from modeling.onnx_export import export, export_program
 
 EXAMPLE_REQUESTS, EXAMPLE_ADS = 2, 3
 """Of the example that the exporter traces; any numbers above one serve."""
@@ -58,6 +61,22 @@ class AdsGraph(nn.Module):
         return self.ranker.score_ads(state, EvenRows(requests, width), *flat).unflatten(0, (requests, width))
 
 
+def with_gains_folded(ranker: HeavyRanker) -> HeavyRanker:
+    """A copy of the ranker whose mixers' norms have a gain of one, and the gain in the weights that read it.
+
+    ``(x * g) W = x (diag(g) W)``, so nothing changes but rounding. A norm whose gain is one in every place is a single
+    operation to graph engines, one with a gain a token is four that each read and write all tokens.
+    """
+    folded = copy.deepcopy(ranker)
+    for module in folded.modules():
+        if isinstance(module, TokenMixer):
+            for norm, layer in ((module.mixed_norm, module.mixed_layer), (module.token_norm, module.token_layer)):
+                gain = norm.gain.data.transpose(1, 2)
+                layer.gate.data, layer.up.data = layer.gate.data * gain, layer.up.data * gain
+                norm.gain.data = torch.ones_like(norm.gain.data)
+    return folded
+
+
 def has_variable_lengths(config: ModelConfig) -> bool:
     """Whether the request graph takes sequences of any length: every encoder treats events alike wherever they stand.
 
@@ -76,7 +95,7 @@ def export_graphs(
     *,
     variable_lengths: bool,
 ) -> None:
-    """Write ``request.onnx`` and ``ads.onnx``.
+    """Write ``request.onnx`` and ``ads.onnx``, and beside each its twin for engines that run torch programs.
 
     Args:
         ranker: The trained ranker.
@@ -86,25 +105,28 @@ def export_graphs(
         directory: Where to write.
         variable_lengths: Sequences may be cut; see :func:`has_variable_lengths`.
     """
+    ranker = with_gains_folded(ranker)
     inputs = request_example(ranker, query)
-    lengths = {name: f"{name}_length" for name in ranker.sequence_names} if variable_lengths else {}
+    lengths = {name: f"{name}{LENGTH_SUFFIX}" for name in ranker.sequence_names} if variable_lengths else {}
     graph = RequestGraph(ranker)
     names = list(_state(ranker, inputs))
     state = dict(zip(names, graph(*inputs.values()), strict=True))
-    export(
-        graph,
-        inputs,
-        directory / REQUEST_GRAPH,
-        dynamic={name: _axes(name, lengths) for name in inputs},
-        output_names=names,
-    )
+    _write(graph, inputs, directory / REQUEST_GRAPH, {name: _axes(name, lengths) for name in inputs}, names)
     rows = {"ad_flat": _example_rows(ad_flat)} | ({} if pair_flat is None else {"pair_flat": _example_rows(pair_flat)})
-    export(
-        AdsGraph(ranker, tuple(names)),
-        state | rows,
-        directory / ADS_GRAPH,
-        dynamic=state_axes(ranker, inputs, lengths) | {name: {0: REQUESTS, 1: ADS} for name in rows},
-        output_names=["logits"],
+    axes = state_axes(ranker, inputs, lengths) | {name: {0: REQUESTS, 1: ADS} for name in rows}
+    _write(AdsGraph(ranker, tuple(names)), state | rows, directory / ADS_GRAPH, axes, ["logits"])
+
+
+def _write(
+    graph: nn.Module, inputs: dict[str, Tensor], path: Path, axes: dict[str, dict[int, str]], outputs: list[str]
+) -> None:
+    export(graph, inputs, path, dynamic=axes, output_names=outputs)
+    write_program(
+        export_program(graph, inputs, dynamic=axes),
+        program_path(path),
+        input_names=list(inputs),
+        output_names=outputs,
+        dynamic=axes,
     )
 
 

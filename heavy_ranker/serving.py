@@ -6,7 +6,7 @@ load; a call brings ids and floats alone, from which values and masks are looked
 L sequence length, K tasks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from engines.lookup import LookedUp, TableLookup
 from engines.parity import FP32_GATE, check_parity
 from engines.protocol import Engine
 from engines.select import GATES, Trial
-from heavy_ranker.serving_engines import EXACT_ENGINE, fastest, load_pair
+from heavy_ranker.serving_engines import EXACT_ENGINE, GPU_ENGINES, fastest, load_pair
 from heavy_ranker.serving_rows import GroupedRows, similar_sizes
 
 EVENTS, MASK = ".embeddings", ".mask"
@@ -52,8 +52,8 @@ class HeavyServing:
         tables: ``tables.<name>`` as :class:`~engines.lookup.TableLookup` takes them: float32, or int8 with scales.
         request_engine: Runs the request graph.
         ads_engine: Runs the ads' graph.
-        variable_lengths: The request graph takes sequences of any length, so padding that no request of a call needs
-            is cut off before it costs anything. Otherwise every sequence has its ``max_length``.
+        length_buckets: Lengths to which sequences may be cut, where the request graph takes any: padding that no
+            request of a call needs goes before it costs anything. None: every sequence has its ``max_length``.
 
     Attributes:
         engine: Name of the engine that serves.
@@ -67,7 +67,7 @@ class HeavyServing:
         *,
         request_engine: Engine,
         ads_engine: Engine,
-        variable_lengths: bool = False,
+        length_buckets: Sequence[int] = (),
     ) -> None:
         self.tasks = schema.tasks
         self.query_encoder = Encoder(schema, "query")
@@ -75,9 +75,8 @@ class HeavyServing:
         self.pair_encoder = Encoder(schema, "pair") if schema.side_features("pair") else None
         self.engine = ads_engine.name
         self.trials: tuple[Trial, ...] = ()
-        lengths = LENGTH_BUCKETS if variable_lengths else ()
         self._query_lookup = TableLookup(
-            self.query_encoder.layout, tables, pool_sequences=False, length_buckets=lengths
+            self.query_encoder.layout, tables, pool_sequences=False, length_buckets=length_buckets
         )
         self._ad_lookup = _lookup(self.ad_encoder, tables)
         self._pair_lookup = _lookup(self.pair_encoder, tables) if self.pair_encoder else None
@@ -109,12 +108,13 @@ class HeavyServing:
     @classmethod
     def _open(cls, bundle: Bundle, engine: str, threads: int) -> "HeavyServing":
         pair = load_pair(bundle, engine, threads=threads)
+        may_cut = bool(bundle.manifest.dims.get(VARIABLE_LENGTHS)) and engine not in GPU_ENGINES
         return cls(
             bundle.schema,
             bundle.tensors(),
             request_engine=pair.request,
             ads_engine=pair.ads,
-            variable_lengths=bool(bundle.manifest.dims.get(VARIABLE_LENGTHS)),
+            length_buckets=LENGTH_BUCKETS if may_cut else (),
         )
 
     def encode_request(self, query: Encoded) -> RequestState:

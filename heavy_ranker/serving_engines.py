@@ -1,5 +1,6 @@
 """The engines that can run a heavy bundle's two graphs, and the choice between them."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,18 +11,26 @@ import numpy as np
 
 from contracts.bundle import PARITY_FILE, Bundle
 from contracts.errors import ConfigError
-from engines.onnxruntime_cpu import OnnxRuntimeEngine
+from engines.onnxruntime_cpu import OnnxRuntimeEngine, onnx_specs
 from engines.openvino_cpu import OpenVinoEngine
 from engines.parity import Run
 from engines.protocol import Engine
 from engines.select import GATES, Candidate, Selection, select_engine
 
 REQUEST_GRAPH, ADS_GRAPH = "request.onnx", "ads.onnx"
+LENGTH_SUFFIX = "_length"
+"""The graphs call the length of a sequence ``<sequence>_length``."""
 
-EngineName = Literal["onnxruntime_cpu", "openvino_fp32", "openvino_bf16"]
+EngineName = Literal["onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch_cuda", "tensorrt"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 EXACT_ENGINE: EngineName = "onnxruntime_cpu"
 """Serves where results must not depend on what a machine measured: fp32, and on every machine."""
+GPU_ENGINES: tuple[EngineName, ...] = ("torch_cuda", "tensorrt")
+
+GPU_BUCKETS = {"requests": (1, 4), "ads": (64, 128, 256, 512, 1024)}
+"""Shapes that a GPU engine prepares when it is loaded; each sequence has its full length there."""
+NVIDIA_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+"""One exists where a process can reach an NVIDIA GPU; asking torch would cost seconds on every other machine."""
 
 TYPICAL_ADS = 100
 SECONDS = 0.2
@@ -45,18 +54,62 @@ def load_pair(bundle: Bundle, name: str, *, threads: int) -> EnginePair:
         AdsieveError: The engine is not installed, or the machine lacks what it needs.
         ArtifactError: A graph cannot be loaded.
     """
-    return EnginePair(*(_load(bundle.file(graph), name, threads) for graph in (REQUEST_GRAPH, ADS_GRAPH)))
+    graphs = (bundle.file(graph) for graph in (REQUEST_GRAPH, ADS_GRAPH))
+    if name not in ENGINES:
+        raise ConfigError(f"engine: expected auto or one of {', '.join(ENGINES)}, got {name!r}")
+    if name in GPU_ENGINES:
+        return EnginePair(*(_open_on_gpu(bundle, graph, name) for graph in graphs))
+    return EnginePair(*(_open_on_cpu(graph, name, threads) for graph in graphs))
 
 
-def _load(graph: Path, name: str, threads: int) -> Engine:
+def _open_on_cpu(graph: Path, name: str, threads: int) -> Engine:
     match name:
-        case "onnxruntime_cpu":
-            return OnnxRuntimeEngine(graph, threads=threads)
         case "openvino_fp32":
             return OpenVinoEngine(graph, threads=threads)
         case "openvino_bf16":
             return OpenVinoEngine(graph, threads=threads, precision="bf16")
-    raise ConfigError(f"engine: expected auto or one of {', '.join(ENGINES)}, got {name!r}")
+    return OnnxRuntimeEngine(graph, threads=threads)
+
+
+def _open_on_gpu(bundle: Bundle, graph: Path, name: str) -> Engine:
+    """Not yet run on a GPU. Lengths are never padded here: the ads' graph could attend to padding."""
+    specs, _ = onnx_specs(graph)
+    sizes = {size for spec in specs for size in spec.axes.values()}
+    buckets = {size: GPU_BUCKETS.get(size) or (_length(bundle, size),) for size in sorted(sizes)}
+    if name == "torch_cuda":
+        from engines.torch_cuda import open_torch_cuda
+
+        return open_torch_cuda(program_path(graph), buckets=buckets)
+    from engines.tensorrt_gpu import open_tensorrt
+
+    return open_tensorrt(graph, buckets=buckets, cache=_plans(bundle))
+
+
+def _length(bundle: Bundle, size: str) -> int:
+    """The length of a sequence, from the name that the graph gives to it."""
+    return bundle.schema.side_features("query")[size.removesuffix(LENGTH_SUFFIX)].max_length or 1
+
+
+def _plans(bundle: Bundle) -> Path:
+    """Where TensorRT's plans are kept: beside the user's other caches, since a bundle is sealed."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "adsieve" / "plans" / bundle.manifest.version
+
+
+def program_path(graph: Path) -> Path:
+    """Where the torch program of an ONNX graph lies: beside it.
+
+    Example:
+        >>> program_path(Path("ads.onnx")).name
+        'ads.program.safetensors'
+    """
+    return graph.with_suffix(".program.safetensors")
+
+
+def candidates() -> tuple[EngineName, ...]:
+    """The engines worth trying on this machine."""
+    has_gpu = any(device.exists() for device in NVIDIA_DEVICES)
+    return tuple(name for name in ENGINES if has_gpu or name not in GPU_ENGINES)
 
 
 def fastest(bundle: Bundle, load: Callable[[EngineName], Loaded], *, run: Callable[[Loaded], Run]) -> Selection[Loaded]:
@@ -72,7 +125,7 @@ def fastest(bundle: Bundle, load: Callable[[EngineName], Loaded], *, run: Callab
     """
     tensors = bundle.tensors(PARITY_FILE)
     return select_engine(
-        [Candidate(name=name, load=partial(load, name), gate=GATES[name]) for name in ENGINES],
+        [Candidate(name=name, load=partial(load, name), gate=GATES[name]) for name in candidates()],
         tensors,
         run=run,
         source=str(bundle.path / PARITY_FILE),

@@ -1,4 +1,4 @@
-"""Exports a trained module to one ONNX file with named inputs and batch sizes that may vary."""
+"""Exports a trained module, to one ONNX file or as a program, with named inputs and batch sizes that may vary."""
 
 import contextlib
 import io
@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 import torch
@@ -36,12 +37,7 @@ def export(
     Raises:
         ValueError: An input named in ``dynamic`` does not exist, or one of its dimensions is smaller than 2.
     """
-    _check(example_inputs, dynamic)
-    names = {name for axes in dynamic.values() for name in axes.values()}
-    sizes = {name: torch.export.Dim(name, min=1) for name in sorted(names)}
-    shapes = tuple(
-        {axis: sizes[size] for axis, size in dynamic.get(name, {}).items()} or None for name in example_inputs
-    )
+    shapes = _dynamic_shapes(example_inputs, dynamic)
     was_training = module.training
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
@@ -51,7 +47,7 @@ def export(
             opset_version=OPSET,
             input_names=list(example_inputs),
             output_names=list(output_names),
-            dynamic_shapes=(shapes,),
+            dynamic_shapes=shapes,
             verbose=False,
         )
     module.train(was_training)
@@ -59,15 +55,48 @@ def export(
     onnx.checker.check_model(str(path), full_check=True)
 
 
+def export_program(
+    module: nn.Module, example_inputs: Mapping[str, Tensor], *, dynamic: Mapping[str, Mapping[int, str]]
+) -> torch.export.ExportedProgram:
+    """The same as a ``torch.export`` program, which needs torch but no model code to run; it returns a tuple.
+
+    Args:
+        module: As for :func:`export`.
+        example_inputs: As for :func:`export`.
+        dynamic: As for :func:`export`.
+
+    Raises:
+        ValueError: See :func:`export`.
+    """
+    shapes = _dynamic_shapes(example_inputs, dynamic)
+    was_training = module.training
+    with _quiet(), torch.no_grad():
+        arguments = tuple(example_inputs.values())
+        program = torch.export.export(_Positional(module, as_tuple=True).eval(), arguments, dynamic_shapes=shapes)
+    module.train(was_training)
+    return program
+
+
 class _Positional(nn.Module):
     """Gives every module the same signature, whatever its arguments are called."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *, as_tuple: bool = False) -> None:
         super().__init__()
-        self.module = module
+        self.module, self.as_tuple = module, as_tuple
 
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
-        return self.module(*inputs)
+        outputs = self.module(*inputs)
+        return (outputs,) if self.as_tuple and isinstance(outputs, Tensor) else outputs
+
+
+def _dynamic_shapes(
+    example_inputs: Mapping[str, Tensor], dynamic: Mapping[str, Mapping[int, str]]
+) -> tuple[tuple[dict[int, Any] | None, ...]]:
+    _check(example_inputs, dynamic)
+    names = {name for axes in dynamic.values() for name in axes.values()}
+    sizes = {name: torch.export.Dim(name, min=1) for name in sorted(names)}
+    axes = ({axis: sizes[size] for axis, size in dynamic.get(name, {}).items()} for name in example_inputs)
+    return (tuple(found or None for found in axes),)
 
 
 def _check(example_inputs: Mapping[str, Tensor], dynamic: Mapping[str, Mapping[int, str]]) -> None:

@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from service.api import MAX_TIMEOUT_MS
 
 Count = Annotated[int, Field(ge=1)]
+HeavyEngine = Literal["auto", "onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch_cuda", "tensorrt"]
 Threads = Annotated[int, Field(ge=1, le=256)]
 
 
@@ -70,7 +71,9 @@ class Settings(BaseSettings):
 
     rank_threads: Threads = 2
     engine_threads: Threads = 2
-    heavy_engine: Literal["auto", "onnxruntime_cpu", "openvino_fp32", "openvino_bf16"] = "auto"
+    heavy_engine: Literal["auto", "onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch_cuda", "tensorrt"] = (
+        "auto"
+    )
     retrieval_overfetch: Annotated[float, Field(ge=1, le=1_000)] = 4.0
     poll_interval_s: Annotated[float, Field(gt=0, le=86_400)] = 1.0
     failed_retry_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0

@@ -28,6 +28,7 @@ EACH = {
 SOME = {
     "request only": {"request_only": True, "query_source": "one_token", "sequence_encoder": "transformer"},
     "ensemble": {"backbones": BACKBONES[1:], "sequence_encoders": {"clicks": "longer"}},
+    "bins and members": {"numeric_bins": 3, "members": 2},
 }
 
 
@@ -67,6 +68,6 @@ def check_graphs(schema, config, examples, randomised, directory, changes):
             tables,
             request_engine=engine(directory / REQUEST_GRAPH, threads=1),
             ads_engine=engine(directory / ADS_GRAPH, threads=1),
-            variable_lengths=variable_lengths,
+            length_buckets=(1, 2) if variable_lengths else (),
         )
         check_parity(serving.run, parity, tolerance=FP32_GATE.tolerance, source=serving.engine)
