@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import msgspec
@@ -126,6 +128,25 @@ def test_a_fold_is_scored_by_the_model_of_the_others(folds, log, tmp_path):
         expected = read_table(tmp_path / member.name / "candidates")["teacher_click"].to_numpy()[: 48 * 4]
         rows = np.repeat(own == member.fold, 4)
         np.testing.assert_allclose(scored[rows], expected[rows], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_training_killed_at_any_moment_ends_in_the_same_series(daily, schema, log, short, tmp_path):
+    """SIGKILL after 5, 10, 15, ... seconds until a call ends by itself."""
+    save_schema(schema, tmp_path / "schema.yaml")
+    dump_yaml(short, tmp_path / "config.yaml")
+    command = [sys.executable, "-m", "adsieve", "heavy", "train", "--series", "daily", "--until", "2026-03-03"]
+    command += ["--logs", log.requests.removesuffix("/requests"), "--out", str(tmp_path / "series")]
+    command += ["--schema", str(tmp_path / "schema.yaml"), "--config", str(tmp_path / "config.yaml")]
+    for attempt in range(1, 60):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            assert process.wait(timeout=attempt * 5) == 0
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    assert read_series(tmp_path / "series") == daily[1]
 
 
 def test_folds_of_a_key_depend_on_the_key_alone():
