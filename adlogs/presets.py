@@ -90,12 +90,12 @@ def million() -> SimulationConfig:
 
 
 def large() -> SimulationConfig:
-    """More than a million shown ads over 8 days, and few that were not: for judging a heavy ranker by the truth."""
+    """More than three million shown ads over 8 days, and few that were not: for judging a heavy ranker by the truth."""
     return SimulationConfig(
         seed=7,
         num_days=8,
-        requests_per_day=20_000,
-        num_users=20_000,
+        requests_per_day=50_000,
+        num_users=50_000,
         ads_per_scenario=5_000,
         advertisers_per_scenario=400,
         pool=240,
@@ -129,5 +129,5 @@ TRUTH_LOG_LOSS = {
     "tiny": {"click": 0.2247, "conversion": 0.0549},
     "demo": {"click": 0.2759, "conversion": 0.0688},
     "million": {"click": 0.2529, "conversion": 0.0653},
-    "large": {"click": 0.2910, "conversion": 0.0723},
+    "large": {"click": 0.2806, "conversion": 0.0703},
 }
