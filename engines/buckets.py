@@ -66,7 +66,7 @@ class BucketedEngine:
     """An engine whose inputs are padded to shape buckets and whose outputs are cut back.
 
     Equal to the engine itself wherever rows do not read one another and masks rule padding out. A size above the
-    largest bucket, and no rows at all, go through as they are.
+    largest bucket goes through as it is, or in pieces of the largest bucket; no rows at all go through as they are.
 
     Args:
         engine: Runs the graph.
@@ -75,6 +75,8 @@ class BucketedEngine:
         buckets: Ascending sizes of each dimension. One that is absent here is not padded.
         zeros: Dimensions padded with zeros: only those that a mask among the same graph's inputs rules out. The others
             repeat their first slice.
+        splits: Dimensions run in pieces where they are above their largest bucket: those of which no place reads
+            another. An output without the dimension is taken from the first piece.
 
     Raises:
         ValueError: Buckets are not positive and ascending.
@@ -98,6 +100,7 @@ class BucketedEngine:
         outputs: Axes,
         buckets: Mapping[str, Sequence[int]],
         zeros: Sequence[str] = (),
+        splits: Sequence[str] = (),
     ) -> None:
         for dim, sizes in buckets.items():
             if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
@@ -107,6 +110,7 @@ class BucketedEngine:
         self._inputs, self._outputs = inputs, outputs
         self._buckets = {dim: tuple(sizes) for dim, sizes in buckets.items()}
         self._zeros = frozenset(zeros)
+        self._pieces = {dim: self._buckets[dim][-1] for dim in splits}
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name, in the sizes of ``inputs``.
@@ -115,12 +119,32 @@ class BucketedEngine:
             MismatchError: Inputs disagree about the size of a dimension, or what the engine raises.
         """
         sizes = dim_sizes(inputs, self._inputs)
+        for dim, largest in self._pieces.items():
+            if sizes[dim] > largest:
+                return self._in_pieces(inputs, dim, sizes[dim], largest)
         targets = {dim: bucket_for(size, self._buckets.get(dim, ())) for dim, size in sizes.items()}
         if 0 in sizes.values() or targets == sizes:
             return self._engine.run(inputs)
         padded = {name: self._padded(name, array, targets) for name, array in inputs.items()}
         outputs = self._engine.run(padded)
         return {name: self._cut(name, array, sizes) for name, array in outputs.items()}
+
+    def _in_pieces(self, inputs: Mapping[str, np.ndarray], dim: str, size: int, piece: int) -> dict[str, np.ndarray]:
+        pieces = [
+            self.run({name: self._piece(name, array, dim, start, start + piece) for name, array in inputs.items()})
+            for start in range(0, size, piece)
+        ]
+        joined = dict(pieces[0])
+        for name, axes in self._outputs.items():
+            for axis in (axis for axis, other in axes.items() if other == dim):
+                joined[name] = np.concatenate([outputs[name] for outputs in pieces], axis=axis)
+        return joined
+
+    def _piece(self, name: str, array: np.ndarray, dim: str, start: int, stop: int) -> np.ndarray:
+        keep = [slice(None)] * array.ndim
+        for axis in (axis for axis, other in self._inputs.get(name, {}).items() if other == dim):
+            keep[axis] = slice(start, stop)
+        return np.ascontiguousarray(array[tuple(keep)])
 
     def _padded(self, name: str, array: np.ndarray, targets: Mapping[str, int]) -> np.ndarray:
         for axis, dim in self._inputs.get(name, {}).items():
@@ -189,6 +213,7 @@ def bucketed(
     *,
     buckets: Mapping[str, Sequence[int]],
     zeros: Sequence[str] = (),
+    splits: Sequence[str] = (),
 ) -> BucketedEngine:
     """A :class:`BucketedEngine` whose dimensions are those that the graph itself names."""
     return BucketedEngine(
@@ -197,6 +222,7 @@ def bucketed(
         outputs={spec.name: spec.axes for spec in outputs},
         buckets=buckets,
         zeros=zeros,
+        splits=[dim for dim in splits if any(dim in spec.axes.values() for spec in inputs)],
     )
 
 

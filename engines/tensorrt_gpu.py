@@ -28,6 +28,7 @@ def open_tensorrt(
     buckets: Mapping[str, Sequence[int]],
     cache: Path,
     zeros: Sequence[str] = (),
+    splits: Sequence[str] = (),
     precision: Precision = "bf16",
     device: str = "cuda",
 ) -> BucketedEngine:
@@ -38,11 +39,12 @@ def open_tensorrt(
         buckets: Ascending sizes of every dimension that the graph names.
         cache: Directory of plans, shared by workers.
         zeros: Dimensions padded with zeros, which a mask rules out; see :class:`BucketedEngine`.
+        splits: Dimensions run in pieces above their largest bucket; those that the graph lacks are passed over.
         precision: Of matrix products.
         device: ``cuda`` or ``cuda:1``.
     """
     engine = TensorRtEngine(path, buckets=buckets, cache=cache, precision=precision, device=device)
-    return bucketed(engine, engine.input_specs, engine.output_specs, buckets=buckets, zeros=zeros)
+    return bucketed(engine, engine.input_specs, engine.output_specs, buckets=buckets, zeros=zeros, splits=splits)
 
 
 class TensorRtEngine:

@@ -30,6 +30,7 @@ def open_torch_cuda(
     *,
     buckets: Mapping[str, Sequence[int]],
     zeros: Sequence[str] = (),
+    splits: Sequence[str] = (),
     precision: Literal["fp32", "bf16"] = "bf16",
     device: str = "cuda",
 ) -> BucketedEngine:
@@ -39,11 +40,12 @@ def open_torch_cuda(
         path: A file that ``engines.torch_program_writer`` wrote.
         buckets: Ascending sizes of every dimension that the program names.
         zeros: Dimensions padded with zeros, which a mask rules out; see :class:`BucketedEngine`.
+        splits: Dimensions run in pieces above their largest bucket; those that the graph lacks are passed over.
         precision: Of matrix products.
         device: ``cuda`` or ``cuda:1``.
     """
     engine = TorchCudaEngine(path, buckets=buckets, precision=precision, device=device)
-    return bucketed(engine, engine.input_specs, engine.output_specs, buckets=buckets, zeros=zeros)
+    return bucketed(engine, engine.input_specs, engine.output_specs, buckets=buckets, zeros=zeros, splits=splits)
 
 
 class TorchCudaEngine:

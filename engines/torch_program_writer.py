@@ -18,51 +18,6 @@ SAME_WHATEVER_THE_STRIDES = {
 """Another device may lay a result out in another way, which ``view`` refuses."""
 
 
-def export_program(
-    module: Any,
-    example_inputs: Mapping[str, Any],
-    path: Path,
-    *,
-    dynamic: Mapping[str, Mapping[int, str]],
-    output_names: Sequence[str],
-) -> None:
-    """Export ``module`` and write it: the twin of an ONNX graph that ``modeling.onnx_export.export`` makes of the same.
-
-    Args:
-        module: Takes the inputs in the order of ``example_inputs`` and returns a tensor or a flat tuple of tensors.
-        example_inputs: By the names that the program will have. An axis that may vary is 2 or more here.
-        path: File to write.
-        dynamic: Per input, the axes that may vary and the name of each; the same name is the same size.
-        output_names: In the order in which the module returns them.
-
-    Raises:
-        ArtifactError: The program calls what is no ATen operator.
-    """
-    torch = import_torch()
-    names = {size for axes in dynamic.values() for size in axes.values()}
-    sizes = {name: torch.export.Dim(name, min=1) for name in sorted(names)}
-    shapes = tuple({axis: sizes[size] for axis, size in dynamic.get(name, {}).items()} for name in example_inputs)
-
-    base: Any = torch.nn.Module
-
-    class Positional(base):
-        """One signature for every module, and a tuple for every result."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = module
-
-        def forward(self, *inputs: Any) -> tuple[Any, ...]:
-            result = self.module(*inputs)
-            return result if isinstance(result, tuple) else (result,)
-
-    was_training = module.training
-    with torch.no_grad():
-        exported = torch.export.export(Positional().eval(), tuple(example_inputs.values()), dynamic_shapes=(shapes,))
-    module.train(was_training)
-    write_program(exported, path, input_names=list(example_inputs), output_names=output_names, dynamic=dynamic)
-
-
 def write_program(
     exported: Any,
     path: Path,

@@ -80,6 +80,25 @@ def test_ads_of_several_requests(requests, ads, seed):
     assert engine.shapes == [{"state": (wide, 3), "ads": (wide, deep, 3)}]
 
 
+@given(requests=st.integers(0, 9), ads=st.integers(0, 11), seed=st.integers(0, 99))
+def test_pieces_of_the_largest_bucket(requests, ads, seed):
+    rng = np.random.default_rng(seed)
+    inputs = {"state": rng.normal(size=(requests, 3)), "ads": rng.normal(size=(requests, ads, 3))}
+    engine = Recording(weighted)
+    bucketed = BucketedEngine(
+        engine,
+        inputs={"ads": {0: "requests", 1: "ads"}, "state": {0: "requests"}},
+        outputs={"scores": {0: "requests", 1: "ads"}, "state": {0: "requests"}},
+        buckets={"requests": (1, 4), "ads": (5,)},
+        splits=("requests", "ads"),
+    )
+    computed, expected = bucketed.run(inputs), weighted(inputs)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(computed[name], values)
+    if requests and ads:
+        assert {shapes["ads"] for shapes in engine.shapes} <= {(1, 5, 3), (4, 5, 3)}
+
+
 def test_every_combination_of_buckets_has_its_shapes():
     axes = {"ads": {0: "requests", 1: "ads"}, "state": {0: "requests"}}
     shapes = bucket_shapes(axes, {"ads": (None, None, 3), "state": (7, 2)}, {"requests": (1, 4), "ads": (2, 5)})

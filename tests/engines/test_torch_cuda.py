@@ -8,7 +8,7 @@ from torch import nn
 from contracts.errors import AdsieveError, MismatchError
 from engines.onnxruntime_cpu import OnnxRuntimeEngine, onnx_specs
 from engines.torch_cuda import TorchCudaEngine, open_torch_cuda
-from engines.torch_program_writer import export_program
+from engines.torch_program_writer import write_program
 from modeling.onnx_export import export
 
 ROWS, LENGTH = 6, 4
@@ -42,8 +42,11 @@ def files(tmp_path_factory):
     inputs = {name: torch.from_numpy(array) for name, array in arrays().items()}
     names = {"x": {0: "rows", 1: "length"}, "mask": {0: "rows", 1: "length"}}
     export(module, inputs, directory / "graph.onnx", dynamic=names, output_names=("probabilities", "pooled"))
+    rows, length = torch.export.Dim("rows"), torch.export.Dim("length")
+    shapes = ({0: rows, 1: length}, {0: rows, 1: length})
+    program = torch.export.export(module, tuple(inputs.values()), dynamic_shapes=shapes)
     path = directory / "graph.program.safetensors"
-    export_program(module, inputs, path, dynamic=names, output_names=("probabilities", "pooled"))
+    write_program(program, path, input_names=("x", "mask"), output_names=("probabilities", "pooled"), dynamic=names)
     return directory / "graph.onnx", path
 
 

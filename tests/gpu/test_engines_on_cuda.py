@@ -12,7 +12,7 @@ from engines.onnxruntime_cpu import OnnxRuntimeEngine
 from engines.parity import BF16_GATE, ParityGate, measure_parity
 from engines.tensorrt_gpu import TensorRtEngine, open_tensorrt
 from engines.torch_cuda import TorchCudaEngine, open_torch_cuda
-from engines.torch_program_writer import export_program
+from engines.torch_program_writer import write_program
 from modeling.onnx_export import export
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -29,9 +29,9 @@ class Pooled(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(32, 256), nn.SiLU(), nn.LayerNorm(256), nn.Linear(256, 2))
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor]:
         pooled = (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1.0)
-        return torch.sigmoid(self.layers(pooled))
+        return (torch.sigmoid(self.layers(pooled)),)
 
 
 def arrays(rows: int, length: int = 6, seed: int = 0) -> dict[str, np.ndarray]:
@@ -50,8 +50,10 @@ def files(tmp_path_factory):
     module, directory = Pooled().eval(), tmp_path_factory.mktemp("twins")
     inputs = {name: torch.from_numpy(array) for name, array in arrays(5).items()}
     export(module, inputs, directory / "graph.onnx", dynamic=AXES, output_names=("probabilities",))
+    rows, length = torch.export.Dim("rows"), torch.export.Dim("length")
+    program = torch.export.export(module, tuple(inputs.values()), dynamic_shapes=({0: rows, 1: length},) * 2)
     path = directory / "graph.program.safetensors"
-    export_program(module, inputs, path, dynamic=AXES, output_names=("probabilities",))
+    write_program(program, path, input_names=("x", "mask"), output_names=("probabilities",), dynamic=AXES)
     return directory / "graph.onnx", path
 
 
