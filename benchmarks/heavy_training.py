@@ -91,7 +91,8 @@ def speed(schema: FeatureSchema, examples: Examples) -> tuple[dict[str, Any], li
     ours, plain = rates[_best(rates, "ours")], rates[_best(rates, "plain")]
     shares, dense_share = side.shares()
     figures = {
-        "dense FLOPs": str(side.flops),
+        "dense FLOPs of a forward pass": str(side.flops),
+        "MFLOPs an example, forward and backward, as shared and cut": side.flops_each / 1e6,
         "distinct requests of a batch": side.distinct,
         **loader_figures,
         **{f"{name}, examples/s": rate for name, rate in rates.items()},
@@ -137,7 +138,7 @@ class _Sides:
         self.fastest = self.compiled if has_compiler() else self.eager["bf16"]
         batch = next(self.batches(BATCH))
         self.compile_seconds = seconds(lambda: self.compiled.step(batch))
-        self.flops_each = self._forward_flops(batch) / len(batch)
+        self.flops_each = self.fastest.flops(batch) / len(batch)
         self.distinct = f"{len(batch.query.ids)} of {len(batch)} rows, and {len(batch.ad.ids)} ads"
 
     def batches(self, size: int) -> Iterator[Batch]:
@@ -174,7 +175,7 @@ class _Sides:
         examples = self.compile_seconds / saved if saved > 0 else math.inf
         return {
             "first compiled step, seconds": self.compile_seconds,
-            "FLOPs of a run from which compiling pays": examples * 3 * self.flops_each,
+            "FLOPs of a run from which compiling pays": examples * self.flops_each,
             "FLOPs from which auto compiles": WORTHWHILE_FLOPS,
             "graphs compiled": float(torch._dynamo.utils.counters["stats"]["unique_graphs"]),
         }
@@ -188,17 +189,13 @@ class _Sides:
             parts.append(self.fastest.timed_step(self._batch))
         found = {"data": median(data)} | {name: median(getattr(part, name) for part in parts) for name in Parts._fields}
         total = sum(found.values())
-        limit, dense = 2 * GEMM**3 / median(gemm), 3 * self._forward_flops(self._batch) / found["dense"]
+        limit, dense = 2 * GEMM**3 / median(gemm), self.fastest.flops(self._batch) / found["dense"]
         figures = {f"share of a step, {name.replace('_', ' ')}": value / total for name, value in found.items()}
         figures |= {"BF16 matrix rate, GFLOP/s": limit / 1e9, "dense part, GFLOP/s": dense / 1e9}
         return figures, dense / limit
 
     def _keep(self, batch: Batch) -> None:
         self._batch = batch
-
-    def _forward_flops(self, batch: Batch) -> float:
-        """Each request once, and each ad of it."""
-        return self.flops.request * len(batch.query.ids) + self.flops.ad * len(batch)
 
 
 _PRECISIONS = ("fp32", "bf16")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from contracts.schema import FeatureSchema
 from heavy_ranker.config import HeavyConfig
@@ -70,6 +71,14 @@ class OurTraining:
         tables = time.perf_counter()
         self._update()
         return Parts(looked_up - start, dense - looked_up, tables - dense, time.perf_counter() - tables)
+
+    @torch.no_grad()
+    def flops(self, batch: Batch) -> float:
+        """Of the dense layers, forward and backward: two products backward for each one forward."""
+        rows = IndexedRows(batch.request_index, len(batch.query.ids))
+        with FlopCounterMode(display=False) as counter:
+            self.model.interact(self.model.look_up(batch.sides()), rows, batch.ad_index)
+        return 3.0 * counter.get_total_flops()
 
     def _autocast(self) -> AbstractContextManager[object]:
         return autocast("bf16" if self._loop.precision == "bf16" else "fp32", "cpu")

@@ -1,7 +1,7 @@
 """The log that the training benchmark learns from: the ``demo`` world's winners, eight a request, with long histories.
 
 The world has two behaviour sequences; the published model reads three of 50 events. A third one repeats the clicks, and
-all take up to 50 events: about 29, 29 and 4 of them are filled. Padding costs both sides of a comparison alike.
+all take up to 50 events: about 29, 29 and 4 of them are filled.
 """
 
 from pathlib import Path
