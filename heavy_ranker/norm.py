@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation, the only one that the heavy ranker uses.
+"""Root-mean-square normalisation, of sequence encoders and HyFormer.
 
 Shape letters of this package: B rows (request and ad pairs), R requests, N tokens, T token width, Q query tokens,
 S sequences, L sequence length, E event embedding, H heads, F flat features, X experts, K tasks.
