@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.flat_features import FlatFeatures
 from contracts.metrics import auc
 
-MOST_TREES = 600
+MOST_TREES = 1_000
 PATIENCE = 40
 MOST_CATEGORIES = 200
 """Ids of larger tables are no categories: trees learn those by heart, and HistGradientBoosting takes 255 at most."""
