@@ -54,7 +54,7 @@ OTHERS: tuple[Backbones, ...] = (
 SLICED_BY = (
     "surface", "device", "hour", "country", "language", "age_band", "income_band", "user_ctr", "activity",
     "category", "format", "ad_language", "advertiser_size", "price", "creative_score", "landing_score", "ad_age_days",
-    "past_impressions", "past_ctr", "past_cvr", "advertiser_ctr", "user_advertiser_clicks", "position",
+    "past_impressions", "past_ctr", "past_cvr", "advertiser_ctr", "user_advertiser_clicks",
 )  # fmt: skip
 _DAY = 86_400_000_000
 

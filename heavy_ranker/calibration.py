@@ -13,8 +13,8 @@ from heavy_ranker.rows import IndexedRows
 from modeling.batches import ordered_batches
 from modeling.examples import Examples
 
-ENOUGH = 500_000
-"""Impressions that the shift is read from; of more, every n-th request."""
+ENOUGH = 400_000
+"""Impressions that the shift is read from; of more, the newest."""
 
 _STEPS = 60
 _REACH = 16.0  # logits; far beyond any shift of a model that learned something
@@ -25,14 +25,15 @@ def calibrate(model: HeavyModel, examples: Examples, *, batch_size: int = 4096) 
     """Shift each task's bias so that its predictions add up to the known labels; returns the shifts, [M, K].
 
     A logistic regression with an intercept has this property at its optimum. A network stopped at a finite learning
-    rate does not: its last step leaves the mean of all predictions a few percent from that of the labels.
+    rate does not: its last step leaves the mean of all predictions a few percent from that of the labels. And what a
+    shuffled pass learned is the mean of many days; the newest say more of the day to come.
 
     Args:
         model: Trained; its heads change in place. Each member of several is calibrated alone.
         examples: What it was trained on: one number a task leaves nothing to learn by heart.
         batch_size: Impressions a batch.
     """
-    examples = _every_nth_request(examples)
+    examples = _newest(examples)
     conditional = _conditional_logits(model, examples, batch_size)
     labels, weight = np.asarray(examples.labels), np.asarray(examples.weight)
     shifts = np.stack([chain_shifts(conditional[:, member], labels, weight) for member in range(conditional.shape[1])])
@@ -78,9 +79,12 @@ def _shift(logits: np.ndarray, weight: np.ndarray, wanted: float) -> float:
     return (low + high) / 2
 
 
-def _every_nth_request(examples: Examples) -> Examples:
-    step = -(-len(examples) // ENOUGH)
-    return examples if step == 1 else examples.select(np.flatnonzero(np.asarray(examples.request_row) % step == 0))
+def _newest(examples: Examples) -> Examples:
+    """The newest ``ENOUGH`` impressions and what else is of the same moment: whole requests."""
+    times = np.asarray(examples.event_time)[examples.request_row]
+    if len(times) <= ENOUGH:
+        return examples
+    return examples.select(np.flatnonzero(times >= np.partition(times, -ENOUGH)[-ENOUGH]))
 
 
 def _conditional_logits(model: HeavyModel, examples: Examples, batch_size: int) -> np.ndarray:

@@ -53,13 +53,13 @@ def test_a_calibrated_model_predicts_as_many_positives_as_there_were(schema, con
     np.testing.assert_allclose(given, wanted, rtol=1e-4)
 
 
-def test_of_a_large_log_whole_requests_are_read(schema, config, impressions, monkeypatch):
+def test_of_a_large_log_the_newest_requests_are_read_whole(impressions, monkeypatch):
     monkeypatch.setattr(calibration, "ENOUGH", len(impressions) // 3)
-    some = calibration._every_nth_request(impressions)
-    assert 0 < len(some) < len(impressions) / 2
-    counts = np.bincount(impressions.request_row)
-    chosen = np.bincount(some.request_row, minlength=len(counts))
-    np.testing.assert_array_equal(chosen[chosen > 0], counts[chosen > 0])
+    some = calibration._newest(impressions)
+    assert len(impressions) // 3 <= len(some) < len(impressions) / 2
+    times = np.asarray(impressions.event_time)
+    oldest = times[some.request_row].min()
+    assert len(some) == (times[impressions.request_row] >= oldest).sum()
 
 
 def test_a_run_is_calibrated_where_its_configuration_asks_for_it(schema, log, config, tmp_path):
