@@ -1,6 +1,7 @@
 """The grid of a scaling study: which configurations are trained, on how much of the log."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import product
@@ -59,7 +60,13 @@ def grid(
     Raises:
         InputError: A list is empty, repeats a value, or holds one that is not positive.
     """
-    options = {"widths": widths, "layers": layers, "embeddings": embeddings, "days": days, "seeds": [seeds]}
+    options: dict[str, Sequence[float]] = {
+        "widths": widths,
+        "layers": layers,
+        "embeddings": embeddings,
+        "days": days,
+        "seeds": [seeds],
+    }
     for option, values in options.items():
         if not values or len(set(values)) < len(values) or min(values) <= 0:
             raise InputError(f"{option}: expected different positive numbers, got {list(values)}")
