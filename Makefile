@@ -36,8 +36,18 @@ test-slow: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.simulate --check
+	$(BIN)/python -m benchmarks.heavy_serving --check
+	$(BIN)/python -m benchmarks.heavy_training --check
 	$(BIN)/python -m benchmarks.funnel_recall --check
-	$(if $(ADSIEVE_KUAIRAND),$(BIN)/python -m benchmarks.real_log "$(ADSIEVE_KUAIRAND)" --check,@echo "benchmarks.real_log: skipped, ADSIEVE_KUAIRAND is not set")
+	$(BIN)/python -m benchmarks.heavy_simulated --check
+	$(BIN)/python -m benchmarks.heavy_warmstart
+	$(BIN)/python -m benchmarks.heavy_alignment
+ifdef ADSIEVE_KUAIRAND
+	$(BIN)/python -m benchmarks.real_log "$(ADSIEVE_KUAIRAND)" --check
+	$(BIN)/python -m benchmarks.heavy_real_log "$(ADSIEVE_KUAIRAND)" --check
+else
+	@echo "benchmarks.real_log and heavy_real_log: skipped, ADSIEVE_KUAIRAND is not set"
+endif
 
 test-gpu: $(VENV)/.dev
 	$(PYTEST) -m gpu
