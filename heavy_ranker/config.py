@@ -91,7 +91,7 @@ class HeavyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             but no id is learned by heart.
         batch_size: Impressions a batch; whole requests make it vary by those of one request.
         validation_share: Share of the impressions, the last by time, that is not trained on but validated on.
-        calibrate: After training, move each task's last bias until predictions for the newest impressions add up to labels.
+        calibrate: After training, move each task's last bias so that predictions of the newest rows add up to labels.
         seed: Of initial weights and order.
         compile: Compile the dense layers before training: ``auto`` where the run is long enough to earn it back.
     """
