@@ -64,9 +64,10 @@ def test_auto_serves_the_fastest_that_passes_and_tells_what_the_others_did(bundl
 
 
 def test_an_engine_that_exceeds_its_gate_is_refused(bundle, monkeypatch):
-    changed = dict(bundle.tensors("parity.safetensors"))
-    changed["out.probabilities"] = changed["out.probabilities"] + np.float32(0.1)
-    monkeypatch.setattr(type(bundle), "tensors", lambda self, name="weights.safetensors": changed)
+    files = {name: dict(bundle.tensors(name)) for name in ("weights.safetensors", "parity.safetensors")}
+    parity = files["parity.safetensors"]
+    parity["out.probabilities"] = parity["out.probabilities"] + np.float32(0.1)
+    monkeypatch.setattr(type(bundle), "tensors", lambda self, name="weights.safetensors": files[name])
     with pytest.raises(ArtifactError, match=r"onnxruntime_cpu refused: .*allowed 1e-05"):
         HeavyServing.load(bundle, threads=1, engine="auto")
 
