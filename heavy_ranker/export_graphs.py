@@ -16,6 +16,7 @@ from heavy_ranker.ranker import HeavyRanker
 from heavy_ranker.rows import EvenRows
 from heavy_ranker.serving import EVENTS, MASK
 from heavy_ranker.serving_engines import ADS_GRAPH, LENGTH_SUFFIX, REQUEST_GRAPH, program_path
+from heavy_ranker.split_mixer import SplitMixer
 from heavy_ranker.token_mixer import TokenMixer
 from modeling.lookups import SideInputs
 from modeling.onnx_export import export, export_program
@@ -65,11 +66,13 @@ def with_gains_folded(ranker: HeavyRanker) -> HeavyRanker:
     """A copy of the ranker whose mixers' norms have a gain of one, and the gain in the weights that read it.
 
     ``(x * g) W = x (diag(g) W)``, so nothing changes but rounding. A norm whose gain is one in every place is a single
-    operation to graph engines, one with a gain a token is four that each read and write all tokens.
+    operation to graph engines, one with a gain a token is four that each read and write all tokens. The mixer inside a
+    :class:`SplitMixer` stays: others read what its norm gives, too.
     """
     folded = copy.deepcopy(ranker)
+    shared = [module.request for module in folded.modules() if isinstance(module, SplitMixer)]
     for module in folded.modules():
-        if isinstance(module, TokenMixer):
+        if isinstance(module, TokenMixer) and module not in shared:
             for norm, layer in ((module.mixed_norm, module.mixed_layer), (module.token_norm, module.token_layer)):
                 gain = norm.gain.data.transpose(1, 2)
                 layer.gate.data, layer.up.data = layer.gate.data * gain, layer.up.data * gain
