@@ -9,6 +9,7 @@ from heavy_ranker.numeric import PiecewiseLinear, dense_columns
 from heavy_ranker.ple import ProgressiveExtraction, TaskHeads
 from heavy_ranker.ranker import HeavyRanker
 from heavy_ranker.sequence import EventProjection
+from heavy_ranker.token_products import TokenProducts
 from heavy_ranker.tokens import GroupTokens, configured_groups, equal_columns, group_columns, semantic_groups
 
 
@@ -61,12 +62,16 @@ def build_ranker(schema: FeatureSchema, config: ModelConfig) -> HeavyRanker:
     _check_divides(config)
     tokens = _tokens(schema, config)
     sequences = side_layout(schema, "query").sequences
+    ad_tokens = sum(side.num_tokens for name, side in tokens.items() if name != "query")
     backbone = build_backbone(
         config,
         request_tokens=tokens["query"].num_tokens,
-        ad_tokens=sum(side.num_tokens for name, side in tokens.items() if name != "query"),
+        ad_tokens=ad_tokens,
         sequences=[sequence.name for sequence in sequences],
     )
+    products = None
+    if config.product_heads:
+        products = TokenProducts(tokens["query"].num_tokens, ad_tokens, config.token_dim, config.product_heads)
     return HeavyRanker(
         request_tokens=tokens["query"],
         ad_tokens=tokens["ad"],
@@ -74,7 +79,7 @@ def build_ranker(schema: FeatureSchema, config: ModelConfig) -> HeavyRanker:
         events={sequence.name: EventProjection(sequence.dim, config.token_dim) for sequence in sequences},
         backbone=backbone,
         extraction=ProgressiveExtraction(
-            in_dim=backbone.out_dim,
+            in_dim=backbone.out_dim + (products.out_dim if products else 0),
             num_tasks=len(schema.tasks) * config.members,
             shared_experts=config.shared_experts,
             task_experts=config.task_experts,
@@ -82,6 +87,7 @@ def build_ranker(schema: FeatureSchema, config: ModelConfig) -> HeavyRanker:
         ),
         heads=TaskHeads(len(schema.tasks) * config.members, config.expert_dim, config.head_dims),
         num_members=config.members,
+        products=products,
     )
 
 
@@ -107,6 +113,7 @@ def _side_tokens(
 
 
 def _check_divides(config: ModelConfig) -> None:
-    for name, value in (("num_heads", config.num_heads), ("num_slices", config.num_slices)):
-        if value < 1 or config.token_dim % value:
+    for name in ("num_heads", "num_slices", "product_heads"):
+        value = getattr(config, name)
+        if value and config.token_dim % value:
             raise ConfigError(f"model.{name}: must divide token_dim={config.token_dim}, got {value}")

@@ -44,6 +44,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         sequence_expansion: Hidden width of a sequence encoder, in token widths.
         num_slices: Slices of the token mixer; divides ``token_dim``.
         mixer_expansion: Hidden width of the mixer's layers, in their input widths.
+        product_heads: Slices in which experts also get the dot product of every request token with every ad token;
+            divides ``token_dim``, 0 for none.
         shared_experts: Experts that all tasks read.
         task_experts: Experts of each task.
         expert_dim: Width of an expert.
@@ -71,6 +73,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sequence_expansion: Count
     num_slices: Count
     mixer_expansion: Count
+    product_heads: CountOrZero = 0
     shared_experts: Count
     task_experts: CountOrZero
     expert_dim: Count

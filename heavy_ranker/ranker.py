@@ -9,7 +9,10 @@ from heavy_ranker.backbones.protocol import Backbone, RequestState, Sequences
 from heavy_ranker.ple import ProgressiveExtraction, TaskHeads, impression_logits, mean_of_members
 from heavy_ranker.rows import Rows
 from heavy_ranker.sequence import EventProjection
+from heavy_ranker.token_products import TokenProducts
 from heavy_ranker.tokens import GroupTokens
+
+PRODUCTS = "products"
 
 
 class HeavyRanker(nn.Module):
@@ -43,6 +46,7 @@ class HeavyRanker(nn.Module):
         extraction: ProgressiveExtraction,
         heads: TaskHeads,
         num_members: int = 1,
+        products: TokenProducts | None = None,
     ) -> None:
         super().__init__()
         self.request_tokens = request_tokens
@@ -54,6 +58,7 @@ class HeavyRanker(nn.Module):
         self.extraction = extraction
         self.heads = heads
         self.num_members = num_members
+        self.products = products
 
     def encode_request(self, flat: Tensor, sequences: Sequences) -> RequestState:
         """The request stage.
@@ -64,7 +69,9 @@ class HeavyRanker(nn.Module):
         """
         projections = zip(self.sequence_names, self.events, strict=True)
         events = {name: (project(*sequences[name]), sequences[name][1]) for name, project in projections}
-        return self.backbone.encode_request(self.request_tokens(flat), events)
+        tokens = self.request_tokens(flat)
+        state = self.backbone.encode_request(tokens, events)
+        return state if self.products is None else state | {PRODUCTS: self.products.encode_request(tokens)}
 
     def score_ads(self, state: RequestState, rows: Rows, ad_flat: Tensor, pair_flat: Tensor | None = None) -> Tensor:
         """The ads' stage.
@@ -96,4 +103,7 @@ class HeavyRanker(nn.Module):
         ad_side = self.ad_tokens(ad_flat)
         if self.pair_tokens is not None:
             ad_side = torch.cat([ad_side, self.pair_tokens(pair_flat)])
-        return self.heads(self.extraction(self.backbone(state, rows, ad_side))).float()
+        features = self.backbone(state, rows, ad_side)
+        if self.products is not None:
+            features = torch.cat([features, self.products(state[PRODUCTS], rows, ad_side)], dim=1)
+        return self.heads(self.extraction(features)).float()
