@@ -60,7 +60,7 @@ def main() -> int:
         engines = _load(setup, figures)
         targets = [*_survivors(setup, engines, flops, figures), *_errors(setup, engines, figures)]
         _together(setup, engines, figures)
-        _short_histories(setup, engines, figures)
+        _short_histories(setup, figures)
         _one_thread(setup, figures)
         _int8_tables(setup, engines, figures)
     return finish(options, figures, targets)
@@ -86,11 +86,12 @@ def _sizes(setup: Setup) -> dict[str, Any]:
 
 
 def _load(setup: Setup, figures: dict[str, Any]) -> dict[str, HeavyServing]:
-    """Each engine after one request, and the memory that it took: graphs, merged tables and working memory."""
+    """Each engine after one request, prepared for all numbers of survivors, and the memory that it took: graphs, merged
+    tables and working memory."""
     process, warm, engines = psutil.Process(), rows(setup, requests=1, ads=max(SURVIVORS)), {}
     for name in (*EXACT, BF16):
         before, start = process.memory_info().rss, time.perf_counter()
-        engines[name] = serving(setup, name, threads=2)
+        engines[name] = serving(setup, name, threads=2, prepared=SURVIVORS)
         figures[f"{name}, s to load"] = time.perf_counter() - start
         score(engines[name], warm)
         figures[f"{name}, MB resident"] = (process.memory_info().rss - before) / 1e6
@@ -161,15 +162,16 @@ def _one_by_one(served: HeavyServing, parts: list[Rows]) -> None:
         score(served, part)
 
 
-def _short_histories(setup: Setup, engines: Engines, figures: dict[str, Any]) -> None:
-    """A request whose histories hold 12 events of 50: cut in the request graph, so compute shrinks with them."""
+def _short_histories(setup: Setup, figures: dict[str, Any]) -> None:
+    """A request whose histories hold 12 events of 50, in engines that prepare for no size: these are cut."""
+    engines = {name: serving(setup, name, threads=2) for name in (*EXACT, BF16)}
     given = rows(setup, requests=1, ads=100, events=SHORT_HISTORY)
     variants: dict[str, Call] = {name: partial(score, served, given) for name, served in engines.items()}
     _report(f"100 survivors, histories of {SHORT_HISTORY}", measure(variants), figures)
 
 
 def _one_thread(setup: Setup, figures: dict[str, Any]) -> None:
-    engines = {name: serving(setup, name, threads=1) for name in (*EXACT, BF16)}
+    engines = {name: serving(setup, name, threads=1, prepared=(100,)) for name in (*EXACT, BF16)}
     naive = NaiveServing(setup.ranker, setup.layouts, setup.tables)
     torch.set_num_threads(1)
     given = rows(setup, requests=1, ads=100)
@@ -194,7 +196,7 @@ def _int8_tables(setup: Setup, engines: Engines, figures: dict[str, Any]) -> Non
     wanted, got = (sigmoid(score(served, given)) for served in (exact, rounded))
     figures["int8 tables, error of a probability"] = float(np.abs(got - wanted).max())
     figures["int8 tables, rank correlation"] = rank_correlation(wanted, got)
-    fast = serving(setup, BF16, threads=2, tables=tables)
+    fast = serving(setup, BF16, threads=2, tables=tables, prepared=(500,))
     variants: dict[str, Call] = {"fp32 tables": partial(score, engines[BF16], given)}
     _report(f"500 survivors, {BF16}", measure(variants | {"int8 tables": partial(score, fast, given)}), figures)
 

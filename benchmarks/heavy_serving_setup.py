@@ -4,7 +4,7 @@ Weights are random, drawn so that no layer is near the identity: with the small 
 with, residual branches hardly count, and BF16 would be flattered.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,13 @@ from benchmarks.iqiyi_schema import iqiyi_schema
 from contracts.encoding import Encoded
 from contracts.layout import SideLayout, side_layout
 from contracts.schema import FeatureSchema
-from engines.onnxruntime_cpu import OnnxRuntimeEngine
 from engines.openvino_cpu import OpenVinoEngine
-from engines.protocol import Engine
 from heavy_ranker.build import build_ranker
 from heavy_ranker.export_graphs import export_graphs
 from heavy_ranker.presets import iqiyi
 from heavy_ranker.ranker import HeavyRanker
 from heavy_ranker.serving import LENGTH_BUCKETS, HeavyServing
-from heavy_ranker.serving_engines import ADS_GRAPH, REQUEST_GRAPH
+from heavy_ranker.serving_engines import ADS_GRAPH, REQUEST_GRAPH, open_on_cpu, prepared_sizes
 from modeling.lookups import SideInputs
 
 GEMM = 1024
@@ -118,21 +116,25 @@ def _encoded(setup: Setup, side: str, count: int, rng: np.random.Generator) -> E
     return Encoded(ids, rng.normal(size=(count, layout.num_floats)).astype(np.float32))
 
 
-def serving(setup: Setup, engine: str, *, threads: int, tables: dict[str, np.ndarray] | None = None) -> HeavyServing:
-    """Both graphs by one engine."""
+def serving(
+    setup: Setup,
+    engine: str,
+    *,
+    threads: int,
+    tables: dict[str, np.ndarray] | None = None,
+    prepared: Sequence[int] = (),
+) -> HeavyServing:
+    """Both graphs by one engine, as a service loads them for requests with ``prepared`` numbers of ads."""
+    graphs = setup.directory / REQUEST_GRAPH, setup.directory / ADS_GRAPH
+    sizes = prepared_sizes(setup.schema, prepared)
+    pair = open_on_cpu(*graphs, name=engine, threads=threads, prepared=sizes)
     return HeavyServing(
         setup.schema,
         setup.tables if tables is None else tables,
-        request_engine=_engine(setup.directory / REQUEST_GRAPH, engine, threads),
-        ads_engine=_engine(setup.directory / ADS_GRAPH, engine, threads),
-        length_buckets=LENGTH_BUCKETS,
+        request_engine=pair.request,
+        ads_engine=pair.ads,
+        length_buckets=() if prepared else LENGTH_BUCKETS,
     )
-
-
-def _engine(path: Path, name: str, threads: int) -> Engine:
-    if name == "onnxruntime_cpu":
-        return OnnxRuntimeEngine(path, threads=threads)
-    return OpenVinoEngine(path, threads=threads, precision="bf16" if name == "openvino_bf16" else "fp32")
 
 
 def score(served: HeavyServing, given: Rows) -> np.ndarray:

@@ -20,7 +20,7 @@ from engines.lookup import LookedUp, TableLookup
 from engines.parity import FP32_GATE, check_parity
 from engines.protocol import Engine
 from engines.select import GATES, Trial
-from heavy_ranker.serving_engines import EXACT_ENGINE, GPU_ENGINES, fastest, load_pair
+from heavy_ranker.serving_engines import EXACT_ENGINE, GPU_ENGINES, PREPARING_ENGINES, fastest, load_pair
 from heavy_ranker.serving_rows import GroupedRows, similar_sizes
 
 EVENTS, MASK = ".embeddings", ".mask"
@@ -50,7 +50,7 @@ class HeavyServing:
     Args:
         schema: Fitted schema of the bundle.
         tables: ``tables.<name>`` as :class:`~engines.lookup.TableLookup` takes them: float32, or int8 with scales.
-        request_engine: Runs the request graph.
+        request_engine: Runs the request graph; None where ``ads_engine`` runs both graphs, from the first one's inputs.
         ads_engine: Runs the ads' graph.
         length_buckets: Lengths to which sequences may be cut, where the request graph takes any: padding that no
             request of a call needs goes before it costs anything. None: every sequence has its ``max_length``.
@@ -65,7 +65,7 @@ class HeavyServing:
         schema: FeatureSchema,
         tables: Mapping[str, np.ndarray],
         *,
-        request_engine: Engine,
+        request_engine: Engine | None,
         ads_engine: Engine,
         length_buckets: Sequence[int] = (),
     ) -> None:
@@ -84,7 +84,9 @@ class HeavyServing:
         self._ads_engine = ads_engine
 
     @classmethod
-    def load(cls, bundle: Bundle, *, threads: int = 2, engine: str = EXACT_ENGINE) -> "HeavyServing":
+    def load(
+        cls, bundle: Bundle, *, threads: int = 2, engine: str = EXACT_ENGINE, prepared: Sequence[int] = ()
+    ) -> "HeavyServing":
         """Open the graphs and tables of a verified bundle.
 
         Args:
@@ -93,6 +95,9 @@ class HeavyServing:
             engine: The name of one, by default an exact one that every machine has, so that the scores of a teacher do
                 not depend on where they were made; ``auto`` takes the fastest that keeps the bundle's parity rows here
                 (``trials`` tells what each did).
+            prepared: Numbers of ads that most requests have. OpenVINO compiles its graphs for each of them once more,
+                which makes such calls faster and costs half a second and a copy of the weights each. Sequences are
+                then taken whole.
 
         Raises:
             ConfigError: No engine has this name.
@@ -100,15 +105,18 @@ class HeavyServing:
             ArtifactError: A graph cannot be loaded; with ``auto``, by no engine.
         """
         if engine == "auto":
-            chosen = fastest(bundle, lambda name: cls._open(bundle, name, threads), run=lambda serving: serving.run)
+            chosen = fastest(
+                bundle, lambda name: cls._open(bundle, name, threads, prepared), run=lambda serving: serving.run
+            )
             chosen.loaded.trials = chosen.trials
             return chosen.loaded
-        return cls._open(bundle, engine, threads)
+        return cls._open(bundle, engine, threads, prepared)
 
     @classmethod
-    def _open(cls, bundle: Bundle, engine: str, threads: int) -> "HeavyServing":
-        pair = load_pair(bundle, engine, threads=threads)
-        may_cut = bool(bundle.manifest.dims.get(VARIABLE_LENGTHS)) and engine not in GPU_ENGINES
+    def _open(cls, bundle: Bundle, engine: str, threads: int, prepared: Sequence[int]) -> "HeavyServing":
+        pair = load_pair(bundle, engine, threads=threads, prepared=prepared)
+        takes_whole = engine in GPU_ENGINES or (engine in PREPARING_ENGINES and bool(prepared))
+        may_cut = bool(bundle.manifest.dims.get(VARIABLE_LENGTHS)) and not takes_whole
         return cls(
             bundle.schema,
             bundle.tensors(),
@@ -119,7 +127,8 @@ class HeavyServing:
 
     def encode_request(self, query: Encoded) -> RequestState:
         """Everything that no ad can change, computed once for R encoded requests."""
-        return RequestState(self._request_engine.run(request_inputs(self._query_lookup(query.ids, query.floats))))
+        inputs = request_inputs(self._query_lookup(query.ids, query.floats))
+        return RequestState(inputs if self._request_engine is None else self._request_engine.run(inputs))
 
     def score(self, state: RequestState, ads: Encoded, pair: Encoded | None, request_index: np.ndarray) -> np.ndarray:
         """Per-impression logits of B pairs, float32 [B, K], tasks in the schema's order.

@@ -1,7 +1,7 @@
 """The engines that can run a heavy bundle's two graphs, and the choice between them."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,8 +11,10 @@ import numpy as np
 
 from contracts.bundle import PARITY_FILE, Bundle
 from contracts.errors import ConfigError
+from contracts.layout import side_layout
+from contracts.schema import FeatureSchema
 from engines.onnxruntime_cpu import OnnxRuntimeEngine, onnx_specs
-from engines.openvino_cpu import OpenVinoEngine
+from engines.openvino_cpu import OpenVinoEngine, Precision
 from engines.parity import Run
 from engines.protocol import Engine
 from engines.select import GATES, Candidate, Selection, select_engine
@@ -25,6 +27,8 @@ EngineName = Literal["onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 EXACT_ENGINE: EngineName = "onnxruntime_cpu"
 """Serves where results must not depend on what a machine measured: fp32, and on every machine."""
+PREPARING_ENGINES: tuple[EngineName, ...] = ("openvino_fp32", "openvino_bf16")
+"""Compile graphs once more for sizes that are known beforehand."""
 GPU_ENGINES: tuple[EngineName, ...] = ("torch_cuda", "tensorrt")
 
 GPU_BUCKETS = {"requests": (1, 4), "ads": (64, 128, 256, 512, 1024)}
@@ -40,35 +44,61 @@ Loaded = TypeVar("Loaded")
 
 @dataclass(frozen=True)
 class EnginePair:
-    """The two stages, loaded."""
+    """The two stages, loaded; ``request`` is None where ``ads`` runs both, from the request graph's inputs on."""
 
-    request: Engine
+    request: Engine | None
     ads: Engine
 
 
-def load_pair(bundle: Bundle, name: str, *, threads: int) -> EnginePair:
+def load_pair(bundle: Bundle, name: str, *, threads: int, prepared: Sequence[int] = ()) -> EnginePair:
     """Open both graphs of a bundle with one engine.
+
+    Args:
+        prepared: Numbers of ads of one request for which OpenVINO compiles the graphs once more, whole sequences alone.
 
     Raises:
         ConfigError: No engine has this name.
         AdsieveError: The engine is not installed, or the machine lacks what it needs.
         ArtifactError: A graph cannot be loaded.
     """
-    graphs = (bundle.file(graph) for graph in (REQUEST_GRAPH, ADS_GRAPH))
+    graphs = bundle.file(REQUEST_GRAPH), bundle.file(ADS_GRAPH)
     if name not in ENGINES:
         raise ConfigError(f"engine: expected auto or one of {', '.join(ENGINES)}, got {name!r}")
     if name in GPU_ENGINES:
         return EnginePair(*(_open_on_gpu(bundle, graph, name) for graph in graphs))
-    return EnginePair(*(_open_on_cpu(graph, name, threads) for graph in graphs))
+    return open_on_cpu(*graphs, name=name, threads=threads, prepared=prepared_sizes(bundle.schema, prepared))
 
 
-def _open_on_cpu(graph: Path, name: str, threads: int) -> Engine:
-    match name:
-        case "openvino_fp32":
-            return OpenVinoEngine(graph, threads=threads)
-        case "openvino_bf16":
-            return OpenVinoEngine(graph, threads=threads, precision="bf16")
-    return OnnxRuntimeEngine(graph, threads=threads)
+def prepared_sizes(schema: FeatureSchema, ads: Sequence[int]) -> dict[str, Sequence[int]]:
+    """The sizes of one request with some numbers of ads and whole sequences, by the names that the graphs give them."""
+    if not ads:
+        return {}
+    sequences = side_layout(schema, "query").sequences
+    lengths = {f"{sequence.name}{LENGTH_SUFFIX}": (sequence.max_length,) for sequence in sequences}
+    return {"requests": (1,), "ads": tuple(ads), **lengths}
+
+
+def open_on_cpu(
+    request_graph: Path, ads_graph: Path, *, name: str, threads: int, prepared: Mapping[str, Sequence[int]]
+) -> EnginePair:
+    """Both graphs with one of the engines of a CPU; ``prepared`` are sizes as of :func:`prepared_sizes`.
+
+    OpenVINO gets them as one graph and gives every thread ads of its own. Each thread then encodes the request for
+    itself, in the time in which it would otherwise wait for the one that does.
+    """
+    if name == "onnxruntime_cpu":
+        return EnginePair(*(OnnxRuntimeEngine(graph, threads=threads) for graph in (request_graph, ads_graph)))
+    precision: Precision = "bf16" if name == "openvino_bf16" else "fp32"
+    joined = OpenVinoEngine(
+        ads_graph,
+        threads=threads,
+        precision=precision,
+        streams=threads,
+        divide="ads",
+        after=request_graph,
+        buckets=prepared,
+    )
+    return EnginePair(None, joined)
 
 
 def _open_on_gpu(bundle: Bundle, graph: Path, name: str) -> Engine:

@@ -124,6 +124,7 @@ class Follower:
             serving=self._snapshot,
             engine_threads=self._settings.engine_threads,
             heavy_engine=self._settings.heavy_engine,
+            survivors=(self._settings.survivors,),
         )
         num_requests = warm_up(loaded, self._settings)
         log.info("release %s loaded, warmed up with %d saved requests", release.release_id, num_requests)

@@ -4,7 +4,7 @@ Shapes: A ads, H heads, D width of a head's vector.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -106,6 +106,7 @@ def load_release(
     serving: Snapshot,
     engine_threads: int,
     heavy_engine: str = EXACT_ENGINE,
+    survivors: Sequence[int] = (),
 ) -> LoadedRelease:
     """Open and verify everything that a release names.
 
@@ -114,6 +115,7 @@ def load_release(
         serving: What serves now; a heavy ranker that it already holds is shared.
         engine_threads: Threads of one operator of one graph.
         heavy_engine: What runs the heavy ranker: the name of an engine, or ``auto``.
+        survivors: Numbers of survivors that most requests have, for which an engine may prepare.
 
     Raises:
         ArtifactError: Something is truncated or altered, or the engine does not reproduce the trained model.
@@ -126,7 +128,7 @@ def load_release(
     _check_versions(release, bundle, heavy_bundle, index)
     tower = TwoTowerServing.load(bundle, threads=engine_threads)
     tower.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
-    heavy = _load_heavy(heavy_bundle, serving, engine_threads, heavy_engine) if heavy_bundle else None
+    heavy = _load_heavy(heavy_bundle, serving, engine_threads, heavy_engine, survivors) if heavy_bundle else None
     objectives = ObjectiveColumns(bundle.schema.objectives, bundle.schema.tasks)
     index_objectives = objectives.from_other(index.manifest.objectives)
     active = np.asarray(index.status) == ACTIVE
@@ -155,11 +157,13 @@ def _check_versions(release: Release, tower: Bundle, heavy: Bundle | None, index
         raise MismatchError(f"release {release.release_id} names the versions {named}, the store holds {found}")
 
 
-def _load_heavy(bundle: Bundle, serving: Snapshot, engine_threads: int, engine: str) -> LoadedHeavy:
+def _load_heavy(
+    bundle: Bundle, serving: Snapshot, engine_threads: int, engine: str, survivors: Sequence[int]
+) -> LoadedHeavy:
     for loaded in serving.releases.values():
         if loaded.heavy is not None and loaded.heavy.version == bundle.manifest.version:
             return loaded.heavy
-    heavy = HeavyServing.load(bundle, threads=engine_threads, engine=engine)
+    heavy = HeavyServing.load(bundle, threads=engine_threads, engine=engine, prepared=survivors)
     if not heavy.trials:
         heavy.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
     log.info("heavy ranker %s runs on %s %s", bundle.manifest.version, heavy.engine, "; ".join(map(str, heavy.trials)))

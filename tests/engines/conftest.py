@@ -77,6 +77,22 @@ def deep_graph(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def second_graph(tmp_path: Path) -> Path:
+    """``scaled = pooled * scale``, of what the deep graph gives."""
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["pooled", "scale"], ["scaled"])],
+        "second",
+        [
+            helper.make_tensor_value_info("pooled", TensorProto.FLOAT, ["rows", WIDTH]),
+            helper.make_tensor_value_info("scale", TensorProto.FLOAT, ["rows", 1]),
+        ],
+        [helper.make_tensor_value_info("scaled", TensorProto.FLOAT, ["rows", WIDTH])],
+        [],
+    )
+    return _saved(graph, tmp_path / "second.onnx")
+
+
+@pytest.fixture
 def deep_inputs() -> dict[str, np.ndarray]:
     """37 rows of up to 10 events; some histories are empty, the longest has 7."""
     rng = np.random.default_rng(12)

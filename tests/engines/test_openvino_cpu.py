@@ -114,3 +114,46 @@ def test_refuses_what_is_not_a_graph(tmp_path, small_graph):
 def test_refuses_settings_out_of_range(small_graph, options, message):
     with pytest.raises(ValueError, match=message):
         OpenVinoEngine(small_graph, **options)
+
+
+@pytest.mark.parametrize("buckets", [None, {"rows": (40, 41)}], ids=["any size", "sizes known"])
+@pytest.mark.parametrize("rows", [1, 31, 32, 40, 41, 100])
+def test_a_divided_call_equals_a_whole_one(small_graph, buckets, rows):
+    x = np.random.default_rng(rows).normal(size=(rows, 3)).astype(np.float32)
+    whole = OpenVinoEngine(small_graph, threads=2).run({"x": x})
+    engine = OpenVinoEngine(small_graph, threads=2, streams=2, divide="rows", buckets=buckets)
+    for _ in range(2):
+        for name, values in engine.run({"x": x}).items():
+            np.testing.assert_array_equal(values, whole[name])
+
+
+def test_divided_calls_from_several_threads(small_graph):
+    engine = OpenVinoEngine(small_graph, threads=2, streams=2, divide="rows", buckets={"rows": (64,)})
+    inputs = [np.full((60 + value % 7, 3), value, np.float32) for value in range(60)]
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda x: engine.run({"x": x})["z"], inputs))
+    for x, z in zip(inputs, results, strict=True):
+        np.testing.assert_array_equal(z, x + 1)
+
+
+def test_a_call_that_fails_leaves_the_engine_usable(small_graph):
+    engine = OpenVinoEngine(small_graph, threads=2, streams=2, divide="rows")
+    with pytest.raises(MismatchError, match="the graph refuses inputs of shapes"):
+        engine.run({"x": np.ones((64, 5), np.float32)})
+    np.testing.assert_array_equal(engine.run({"x": np.ones((64, 3), np.float32)})["z"], np.full((64, 3), 2.0))
+
+
+def test_a_graph_joined_behind_another_equals_one_after_the_other(deep_graph, deep_inputs, second_graph):
+    pooled = OpenVinoEngine(deep_graph, threads=1).run(deep_inputs)["pooled"]
+    rows = len(pooled)
+    scale = np.arange(1, rows + 1, dtype=np.float32).reshape(rows, 1)
+    expected = OpenVinoEngine(second_graph, threads=1).run({"pooled": pooled, "scale": scale})
+    joined = OpenVinoEngine(second_graph, threads=1, after=deep_graph)
+    assert (joined.inputs, joined.outputs) == (("x", "mask", "scale"), ("scaled",))
+    computed = joined.run(deep_inputs | {"scale": scale})
+    np.testing.assert_allclose(computed["scaled"], expected["scaled"], atol=1e-6)
+
+
+def test_what_cannot_be_divided_is_refused(small_graph):
+    with pytest.raises(ValueError, match=r"an input and every output of small\.onnx must have a size named 'ads'"):
+        OpenVinoEngine(small_graph, threads=2, streams=2, divide="ads")

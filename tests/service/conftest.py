@@ -137,11 +137,11 @@ def save_heavy_graphs(directory: Path, encoders: dict[str, Encoder], rng: np.ran
             helper.make_node("ReduceSum", ["watch.mask", "events"], ["counts"], keepdims=1),
         ],
         {
-            "flat": ["R", dims["query"]],
-            "watch.embeddings": ["R", sequence.max_length, sequence.dim],
-            "watch.mask": ["R", sequence.max_length],
+            "flat": ["requests", dims["query"]],
+            "watch.embeddings": ["requests", sequence.max_length, sequence.dim],
+            "watch.mask": ["requests", sequence.max_length],
         },
-        {"user": ["R", USER_DIM], "counts": ["R", 1]},
+        {"user": ["requests", USER_DIM], "counts": ["requests", 1]},
         {
             "user_weight": weight(dims["query"], USER_DIM),
             "watch_weight": weight(sequence.dim, USER_DIM),
@@ -162,12 +162,12 @@ def save_heavy_graphs(directory: Path, encoders: dict[str, Encoder], rng: np.ran
             helper.make_node("Sum", ["from_cross", "from_pair", "from_events"], ["logits"]),
         ],
         {
-            "user": ["R", USER_DIM],
-            "counts": ["R", 1],
-            "ad_flat": ["R", "C", dims["ad"]],
-            "pair_flat": ["R", "C", dims["pair"]],
+            "user": ["requests", USER_DIM],
+            "counts": ["requests", 1],
+            "ad_flat": ["requests", "ads", dims["ad"]],
+            "pair_flat": ["requests", "ads", dims["pair"]],
         },
-        {"logits": ["R", "C", len(TASKS)]},
+        {"logits": ["requests", "ads", len(TASKS)]},
         {
             "ad_weight": weight(dims["ad"], USER_DIM),
             "task_weight": weight(USER_DIM, len(TASKS)),
