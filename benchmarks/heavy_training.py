@@ -89,7 +89,7 @@ def speed(schema: FeatureSchema, examples: Examples) -> tuple[dict[str, Any], li
     side = _Sides(schema, examples)
     rates = side.rates()
     ours, plain = rates[_best(rates, "ours")], rates[_best(rates, "plain")]
-    shares, dense_share = side.shares()
+    shares, dense_share = side.shares(max(SWEEP, key=lambda size: rates[side.name_of(size)]))
     figures = {
         "dense FLOPs of a forward pass": str(side.flops),
         "MFLOPs an example, forward and backward, as shared and cut": side.flops_each / 1e6,
@@ -146,6 +146,10 @@ class _Sides:
         for epoch in itertools.count():
             yield from source.epoch(epoch)
 
+    def name_of(self, size: int) -> str:
+        """The fastest variant at one batch size."""
+        return f"ours bf16 {'compiled' if has_compiler() else 'eager'}, batch {size}"
+
     def rates(self) -> dict[str, float]:
         """Examples a second of every variant."""
         runs: dict[str, tuple[Any, Any, int, int]] = {}
@@ -155,9 +159,8 @@ class _Sides:
             runs[f"plain fp32 eager, batch {size}"] = self.plain, batches, size, PLAIN_ROWS
         for precision, training in self.eager.items():
             runs[f"ours {precision} eager, batch {BATCH}"] = training, self.batches(BATCH), BATCH, OUR_ROWS
-        how = "compiled" if has_compiler() else "eager"
         for size in SWEEP:
-            runs[f"ours bf16 {how}, batch {size}"] = self.fastest, self.batches(size), size, OUR_ROWS
+            runs[self.name_of(size)] = self.fastest, self.batches(size), size, OUR_ROWS
         times: dict[str, list[float]] = {name: [] for name in runs}
         for training, batches, _, _ in runs.values():
             training.step(next(batches))
@@ -180,9 +183,9 @@ class _Sides:
             "graphs compiled": float(torch._dynamo.utils.counters["stats"]["unique_graphs"]),
         }
 
-    def shares(self) -> tuple[dict[str, float], float]:
-        """Shares of a step at the preset's batch size, and the dense part's rate over the matrix rate."""
-        batches, parts, data, gemm = self.batches(BATCH), [], [], []
+    def shares(self, size: int) -> tuple[dict[str, float], float]:
+        """Shares of a step at one batch size, and the dense part's rate over the matrix rate."""
+        batches, parts, data, gemm = self.batches(size), [], [], []
         for _ in range(PARTS):
             gemm.append(_gemm_seconds())
             data.append(seconds(lambda: self._keep(next(batches))))
@@ -190,7 +193,8 @@ class _Sides:
         found = {"data": median(data)} | {name: median(getattr(part, name) for part in parts) for name in Parts._fields}
         total = sum(found.values())
         limit, dense = 2 * GEMM**3 / median(gemm), self.fastest.flops(self._batch) / found["dense"]
-        figures = {f"share of a step, {name.replace('_', ' ')}": value / total for name, value in found.items()}
+        names = {name: f"share of a step of {size}, {name.replace('_', ' ')}" for name in found}
+        figures = {names[name]: value / total for name, value in found.items()}
         figures |= {"BF16 matrix rate, GFLOP/s": limit / 1e9, "dense part, GFLOP/s": dense / 1e9}
         return figures, dense / limit
 

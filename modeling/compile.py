@@ -17,8 +17,8 @@ import torch
 
 Compile = bool | Literal["auto"]
 
-WORTHWHILE_FLOPS = 1e15
-"""A run's FLOPs from which on compiling earns back the minute or two that it takes on two cores; see
+WORTHWHILE_FLOPS = 3e14
+"""A run's FLOPs from which on compiling earns back twice the minute that it takes on two cores; see
 benchmarks/heavy_training.py, which prints both sides of the account."""
 
 P = ParamSpec("P")

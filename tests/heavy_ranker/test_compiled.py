@@ -50,7 +50,7 @@ def test_compiled_losses_and_gradients_are_the_eager_ones_from_one_graph(schema,
     model = build_model(schema, config)
     fast = compiled(model.interact)
     for batch in ShuffledBatches(impressions, pairs_per_batch=100, by="request").epoch(0):
-        expected, eager = gradients(model, batch, "fp32", None)
+        expected, eager = gradients(copy.deepcopy(model), batch, "fp32", None)  # backward also trains the tables
         found, inductor = gradients(model, batch, "fp32", fast)
         assert found == pytest.approx(expected, rel=1e-5)
         torch.testing.assert_close(inductor, eager, atol=1e-5, rtol=1e-3)
@@ -60,13 +60,13 @@ def test_compiled_losses_and_gradients_are_the_eager_ones_from_one_graph(schema,
 @pytest.mark.slow
 @needs_compiler
 def test_a_compiled_run_ends_where_the_eager_one_does(schema, config, impressions, tmp_path):
-    ends = []
+    """Sums in another order grow apart over hundreds of steps, so losses are compared and not single weights."""
+    names, losses = [], []
     for choice in (False, True):
         model = build_model(schema, config)
-        fit(model, impressions, None, msgspec.structs.replace(config, compile=choice), tmp_path / str(choice))
-        ends.append(model_weights(model))
-    eager, fast = ends
-    assert eager.keys() == fast.keys()
-    assert not [name for name in fast if "_orig_mod" in name]
-    for name, value in eager.items():
-        torch.testing.assert_close(fast[name], value, atol=2e-2, rtol=2e-2)
+        chosen = msgspec.structs.replace(config, compile=choice)
+        result = fit(model, impressions, None, chosen, tmp_path / str(choice))
+        names.append(sorted(model_weights(model)))
+        losses.append([look.train_loss for look in result.history])
+    assert names[0] == names[1]
+    assert losses[1] == pytest.approx(losses[0], rel=5e-3)
