@@ -1,7 +1,7 @@
 """OpenVINO on the CPU, in exact fp32 or in BF16, with its threads, streams and precision set."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -76,12 +76,12 @@ class OpenVinoEngine:
         self._openvino = _import_openvino()
         properties = _properties(self._openvino, threads, precision, streams)
         graph = _compiled(self._openvino, paths, properties)
+        known = {spec.name: spec for part in paths for side in onnx_specs(part) for spec in side}
         self._path = path
-        self.inputs = tuple(port.get_any_name() for port in graph.inputs)
-        self.outputs = tuple(port.get_any_name() for port in graph.outputs)
+        self.inputs = tuple(_name(port, known) for port in graph.inputs)
+        self.outputs = tuple(_name(port, known) for port in graph.outputs)
         self._dtypes = tuple(port.element_type.to_dtype() for port in graph.inputs)
         self._streams = streams
-        known = {spec.name: spec for part in paths for side in onnx_specs(part) for spec in side}
         self._divided, self._joined = (
             _axes_of(divide, [known[name] for name in names]) for names in (self.inputs, self.outputs)
         )
@@ -169,6 +169,11 @@ def _infer_together(requests: Sequence[Any]) -> None:
             failures.append(error)
     if failures:
         raise failures[0]
+
+
+def _name(port: Any, known: Collection[str]) -> str:
+    """The name that the ONNX file has for an input or output; OpenVINO may know a tensor by several."""
+    return next((name for name in port.get_names() if name in known), port.get_any_name())
 
 
 def _axes_of(size: str | None, specs: Sequence[TensorSpec]) -> dict[str, int]:
@@ -266,10 +271,10 @@ def _compiled(openvino: Any, paths: Sequence[Path], properties: Mapping[str, Any
 
 def _joined_models(openvino: Any, first: Any, second: Any) -> Any:
     """One model in which inputs of ``second`` are outputs of ``first``, by name."""
-    given = {port.get_any_name(): port.get_node().input_value(0) for port in first.outputs}
+    given = {name: port.get_node().input_value(0) for port in first.outputs for name in port.get_names()}
     own = []
     for parameter in second.get_parameters():
-        source = given.get(parameter.output(0).get_any_name())
+        source = next((given[name] for name in parameter.output(0).get_names() if name in given), None)
         if source is None:
             own.append(parameter)
             continue

@@ -56,7 +56,7 @@ def test_a_side_of_nothing_but_sequences_is_refused(schema, sizes):
         build_ranker(msgspec.structs.replace(schema, features=features), sizes)
 
 
-@pytest.mark.parametrize("name", ["num_heads", "num_slices"])
+@pytest.mark.parametrize("name", ["num_heads", "num_slices", "product_heads"])
 def test_sizes_that_do_not_divide_are_refused(schema, sizes, name):
     with pytest.raises(ConfigError, match=rf"model\.{name}: must divide token_dim=8, got 3"):
         build_ranker(schema, msgspec.structs.replace(sizes, **{name: 3}))

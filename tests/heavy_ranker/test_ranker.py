@@ -27,6 +27,7 @@ VARIANTS = {
     "an encoder each": {"sequence_encoders": {"views": "longer", "clicks": "transformer"}, "longer_length": 2},
     "din_dcn over longer": {"backbones": ("din_dcn",), "sequence_encoder": "longer", "longer_length": 2},
     "ensemble": {"backbones": ("hyformer", "din_dcn", "rankmixer")},
+    "products": {"product_heads": 2},
 }
 
 
