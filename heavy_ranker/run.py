@@ -60,9 +60,15 @@ class Run:
 
 
 def with_groups(schema: FeatureSchema, config: HeavyConfig) -> HeavyConfig:
-    """The configuration with its token groups resolved, as a run and a bundle keep it."""
+    """The configuration with its token groups resolved, as a run and a bundle keep it.
+
+    Raises:
+        ConfigError: The schema is not fitted, or the sizes do not fit it; before a run begins or a log is read.
+    """
     schema.require_fitted()
     model = msgspec.structs.replace(config.model, groups=resolve_groups(schema, config.model))
+    with torch.device("meta"):  # shapes alone: no memory, no random numbers
+        build_ranker(schema, model)
     return msgspec.structs.replace(config, model=model)
 
 

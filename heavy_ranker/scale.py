@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from contracts.artifact import write_json
-from contracts.errors import InputError
+from contracts.errors import ArtifactError, InputError
 from contracts.progress import progress
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
@@ -20,6 +21,8 @@ from heavy_ranker.scale_grid import Cell, cell_config, cell_schema, cell_start
 from heavy_ranker.train import train_heavy
 
 STUDY_FILE = "study.json"
+
+T = TypeVar("T")
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,9 +85,16 @@ def run_study(
             path = out / f"{cell.name}.json"
             if not path.exists():
                 write_json(path, _run_cell(schema, log, out / f".{cell.name}", study, cell))
-            results.append(msgspec.json.decode(path.read_bytes(), type=CellResult))
+            results.append(_read(path, CellResult))
             advance(1, note=cell.name)
     return results
+
+
+def _read(path: Path, type_: type[T]) -> T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=type_)
+    except msgspec.DecodeError as error:
+        raise ArtifactError(f"{path}: not a file of a scaling study: {error}") from error
 
 
 def _claim(out: Path, study: Study) -> None:
@@ -92,7 +102,7 @@ def _claim(out: Path, study: Study) -> None:
     path = out / STUDY_FILE
     if not path.exists():
         write_json(path, study)
-    elif msgspec.json.decode(path.read_bytes(), type=Study) != study:
+    elif _read(path, Study) != study:
         raise InputError(f"{out}: holds a study of another schema, configuration or time; choose another directory")
 
 

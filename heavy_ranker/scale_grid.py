@@ -12,6 +12,8 @@ from contracts.errors import InputError
 from contracts.schema import DEFAULT_AGE_DIM, Feature, FeatureSchema
 from heavy_ranker.config import HeavyConfig, ModelConfig
 
+_MOST = 100_000
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -58,7 +60,7 @@ def grid(
     """Every combination, smallest first, so that a study that is cut short has whole corners.
 
     Raises:
-        InputError: A list is empty, repeats a value, or holds one that is not positive.
+        InputError: A list is empty, repeats a value, or holds one that is not positive, no number, or very large.
     """
     options: dict[str, Sequence[float]] = {
         "widths": widths,
@@ -68,8 +70,9 @@ def grid(
         "seeds": [seeds],
     }
     for option, values in options.items():
-        if not values or len(set(values)) < len(values) or min(values) <= 0:
-            raise InputError(f"{option}: expected different positive numbers, got {list(values)}")
+        distinct = {f"{value:g}" for value in values}  # as cells are named
+        if not values or len(distinct) < len(values) or not all(0 < value <= _MOST for value in values):
+            raise InputError(f"{option}: expected different positive numbers up to {_MOST:,}, got {list(values)}")
     return tuple(
         Cell(width, depth, embedding, float(length), seed)
         for seed, length, embedding, depth, width in product(

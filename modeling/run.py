@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from contracts.artifact import write_json
 from contracts.bundle import CONFIG_FILE, SCHEMA_FILE, WEIGHTS_FILE
 from contracts.config import load_config
-from contracts.errors import InputError, MismatchError
+from contracts.errors import ArtifactError, InputError, MismatchError
 from contracts.schema import FeatureSchema, load_schema, save_schema
 
 SUMMARY_FILE, EXAMPLES = "run.json", "examples"
@@ -65,17 +66,28 @@ def read_run(path: Path, config_type: type[C], summary_type: type[S], *, command
 
     Raises:
         InputError: The directory holds no finished run.
+        ArtifactError: The summary is truncated or altered.
         MismatchError: The schema has changed since.
     """
     if not (path / SUMMARY_FILE).exists():
         raise InputError(f"{path}: no finished run here (no {SUMMARY_FILE}); run `{command} --out {path}`")
     schema, config = load_schema(path / SCHEMA_FILE), load_config(path / CONFIG_FILE, config_type)
-    summary = msgspec.json.decode((path / SUMMARY_FILE).read_bytes(), type=summary_type)
+    try:
+        summary = msgspec.json.decode((path / SUMMARY_FILE).read_bytes(), type=summary_type)
+    except msgspec.DecodeError as error:
+        raise ArtifactError(f"{path / SUMMARY_FILE}: not the summary of a run: {error}") from error
     if summary.schema_fingerprint != schema.fingerprint():
         raise MismatchError(f"{path}: {SCHEMA_FILE} has changed since the run; train again")
     return schema, config, summary
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a finished run."""
-    return load_file(path / WEIGHTS_FILE)
+    """The tensors of a finished run.
+
+    Raises:
+        ArtifactError: The file is missing, truncated or altered.
+    """
+    try:
+        return load_file(path / WEIGHTS_FILE)
+    except (SafetensorError, OSError) as error:
+        raise ArtifactError(f"{path / WEIGHTS_FILE}: not the weights of a run: {error}") from error

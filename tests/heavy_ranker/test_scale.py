@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from contracts.errors import InputError
+from contracts.errors import ArtifactError, InputError
 from heavy_ranker.scale import run_study
 from heavy_ranker.scale_grid import Cell, cell_config, cell_schema, cell_start, grid
 from heavy_ranker.scale_report import write_report
@@ -21,8 +21,20 @@ def test_the_grid_is_full_and_grows():
 
 @pytest.mark.parametrize("widths", [[], [8, 8], [0, 8]])
 def test_a_grid_of_nothing_twice_or_zero_is_refused(widths):
-    with pytest.raises(InputError, match="widths: expected different positive numbers, got"):
+    with pytest.raises(InputError, match="widths: expected different positive numbers up to 100,000, got"):
         grid(widths=widths, layers=[1], embeddings=[1], days=[1], seeds=1)
+
+
+@pytest.mark.parametrize("days", [[float("nan")], [float("inf")], [1e9], [2.0, 2.0000001]])
+def test_days_that_are_no_span_of_time_or_have_one_name_are_refused(days):
+    with pytest.raises(InputError, match="days: expected different positive numbers"):
+        grid(widths=[8], layers=[1], embeddings=[1], days=days, seeds=1)
+
+
+def test_a_damaged_study_is_named(schema, log, config, tmp_path):
+    (tmp_path / "study.json").write_text("{")
+    with pytest.raises(ArtifactError, match=r"study\.json: not a file of a scaling study"):
+        run_study(schema, log, tmp_path, config, [], until=UNTIL)
 
 
 def test_hidden_widths_keep_their_ratio_to_the_token(config):

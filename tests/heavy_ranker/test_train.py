@@ -87,6 +87,13 @@ def test_an_unfitted_schema_is_refused(schema, log, config, tmp_path):
         train_heavy(msgspec.structs.replace(schema, features=features), log, tmp_path, config)
 
 
+def test_sizes_that_do_not_fit_are_refused_before_the_run_begins(schema, log, config, tmp_path):
+    model = msgspec.structs.replace(config.model, num_slices=config.model.token_dim + 1)
+    with pytest.raises(ConfigError, match="num_slices: must divide"):
+        train_heavy(schema, log, tmp_path / "run", msgspec.structs.replace(config, model=model))
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_unfinished_run_is_refused(run, tmp_path):
     shutil.copy(run.path / "config.json", tmp_path / "config.json")
     with pytest.raises(InputError, match="no finished run here"):

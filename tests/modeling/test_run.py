@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from contracts.errors import ConfigError, InputError, MismatchError
+from contracts.errors import ArtifactError, ConfigError, InputError, MismatchError
 from contracts.schema import FeatureSchema, Table, save_schema
-from modeling.run import begin_run, finish_run, read_run
+from modeling.run import begin_run, finish_run, read_run, read_weights
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,3 +68,14 @@ def test_a_schema_that_changed_since_is_refused(tmp_path: Path, schema: FeatureS
     save_schema(changed, tmp_path / "schema.yaml")
     with pytest.raises(MismatchError, match=r"schema\.yaml has changed since the run"):
         read_run(tmp_path, Config, Summary, command="adsieve x train")
+
+
+def test_damaged_files_of_a_run_are_named(tmp_path: Path, schema: FeatureSchema) -> None:
+    begin_run(tmp_path, schema, Config(rate=0.1))
+    finish_run(tmp_path, {}, Summary(schema_fingerprint=schema.fingerprint()))
+    for file in ("run.json", "weights.safetensors"):
+        (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[:5])
+    with pytest.raises(ArtifactError, match=r"run\.json: not the summary of a run"):
+        read_run(tmp_path, Config, Summary, command="adsieve x train")
+    with pytest.raises(ArtifactError, match=r"weights\.safetensors: not the weights of a run"):
+        read_weights(tmp_path)
