@@ -201,6 +201,8 @@ def choose_config(
     from heavy_ranker.config import HeavyConfig
     from heavy_ranker.presets import PRESETS
 
+    if path is not None and preset is not None:
+        raise ConfigError(f"config: expected a file or a preset, got both {path} and {preset!r}")
     if path is not None:
         config = load_config(path, HeavyConfig)
     elif preset is None and base is not None:

@@ -67,7 +67,8 @@ def _teacher(bundle: Path | None, series: Path | None) -> "Teacher":
     if series is not None and bundle is None:
         return series_teacher(series)
     raise typer.BadParameter(
-        "expected one teacher, got " + ("none" if bundle is None else "two"), param_hint="--bundle or --series"
+        "expected exactly one of --bundle and --series, got " + ("none" if bundle is None else "both"),
+        param_hint="--bundle or --series",
     )
 
 

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from contracts.bundle import PARITY_FILE, WEIGHTS_FILE, Bundle, seal_bundle
+from contracts.progress import Advance, progress
 from contracts.records import LogPaths
 from contracts.tensors import read_tensors
 from engines.onnxruntime_cpu import OnnxRuntimeEngine
@@ -78,6 +79,11 @@ def export_heavy(
 
 def write_model(run: Run, weights: dict[str, Tensor], examples: Examples, directory: Path) -> None:
     """Write all that a bundle serves from, then compare the graphs with the model as serving will run them."""
+    with progress("Exporting graphs, programs and parity rows", total=3, unit="steps") as advance:
+        _write_graphs(run, weights, examples, directory, advance)
+
+
+def _write_graphs(run: Run, weights: dict[str, Tensor], examples: Examples, directory: Path, advance: Advance) -> None:
     batch = gather(examples, _spread(len(examples), PARITY_ROWS))
     variable_lengths = has_variable_lengths(run.config.model)
     save_file(weights, directory / WEIGHTS_FILE)
@@ -92,9 +98,11 @@ def write_model(run: Run, weights: dict[str, Tensor], examples: Examples, direct
         directory,
         variable_lengths=variable_lengths,
     )
+    advance(1)
     save_file(parity_tensors(run.model, batch), directory / PARITY_FILE)
     write_saved_requests(run.schema, examples, directory)
     write_profile(run.schema, examples, directory)
+    advance(1)
     serving = HeavyServing(
         run.schema,
         {name: value.numpy() for name, value in weights.items()},
@@ -103,6 +111,7 @@ def write_model(run: Run, weights: dict[str, Tensor], examples: Examples, direct
         length_buckets=LENGTH_BUCKETS if variable_lengths else (),
     )
     serving.check_parity(read_tensors(directory / PARITY_FILE), source=str(directory / PARITY_FILE))
+    advance(1)
 
 
 @torch.no_grad()

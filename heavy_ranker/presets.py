@@ -93,4 +93,4 @@ def iqiyi(num_layers: int = 1) -> HeavyConfig:
     )
 
 
-PRESETS = {"small": small, "iqiyi": iqiyi, "medium": medium}
+PRESETS = {"small": small, "medium": medium, "iqiyi": iqiyi}

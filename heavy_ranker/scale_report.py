@@ -1,5 +1,6 @@
 """What a scaling study found: effects with intervals, whether they add up, and quality against cost as a drawing."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,14 +37,20 @@ def write_report(results: Sequence[CellResult], out: Path) -> dict[str, Any]:
     report = {
         "cells": as_rows(results),
         "effects": {task: [_as_row(effect) for effect in found] for task, found in effects.items()},
-        "additive": {
-            task: all(effect.is_zero_plausible for effect in found if " x " in effect.name)
-            for task, found in effects.items()
-        },
+        "interactions": {task: _verdict(found) for task, found in effects.items()},
     }
     write_json(out / REPORT_FILE, report)
     draw(results, tasks, out / PLOT_FILE)
     return report
+
+
+def _verdict(effects: Sequence[Effect]) -> str:
+    """Whether gains add up, as far as the study can tell."""
+    pairs = [effect for effect in effects if " x " in effect.name]
+    if any(math.isinf(effect.high) for effect in pairs):
+        return "cannot be told: as many coefficients as runs; more seeds or values are needed"
+    apart = [effect.name for effect in pairs if not effect.is_zero_plausible]
+    return f"gains do not add up: {', '.join(apart)}" if apart else "none was found: gains may add up"
 
 
 def _as_row(effect: Effect) -> dict[str, Any]:

@@ -181,9 +181,10 @@ def _member(schema: FeatureSchema, log: LogPaths, out: Path, examples: Examples,
     """Train and seal one member; one that is there already is kept."""
     place = member_path(out, plan.name)
     if (place / MEMBER_FILE).exists():
-        _check_same(place, plan)
+        _check_same(place, msgspec.json.decode((place / MEMBER_FILE).read_bytes(), type=Member).impressions, plan)
     else:
         run = _train(schema, out, place / RUN, examples.select(np.flatnonzero(plan.learns)), plan)
+        _check_same(place, run.summary.impressions, plan)
         if not is_ready(place / BUNDLE):
             export_heavy(run, log, place / BUNDLE, examples=examples.select(np.flatnonzero(plan.learns)))
         version = open_bundle(place / BUNDLE, kind="heavy").manifest.version
@@ -201,9 +202,8 @@ def _member(schema: FeatureSchema, log: LogPaths, out: Path, examples: Examples,
     return msgspec.json.decode((place / MEMBER_FILE).read_bytes(), type=Member)
 
 
-def _check_same(place: Path, plan: _Plan) -> None:
+def _check_same(place: Path, learned: int, plan: _Plan) -> None:
     """A member that learned other impressions belongs to a series of another window or other folds."""
-    learned = msgspec.json.decode((place / MEMBER_FILE).read_bytes(), type=Member).impressions
     if learned != plan.learns.sum():
         raise InputError(
             f"{place}: learned {learned:,} impressions, this call would learn {plan.learns.sum():,}; choose another "

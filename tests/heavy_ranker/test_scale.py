@@ -96,6 +96,7 @@ def test_the_report_has_effects_and_a_drawing(study):
     out = arguments[2]
     report = write_report(results, out)
     assert json.loads((out / "report.json").read_bytes())["cells"] == json.loads(json.dumps(report["cells"]))
+    assert report["interactions"]["click"].startswith("cannot be told: as many coefficients as runs")
     names = [row["effect"] for row in report["effects"]["click"]]
     assert names == ["log2 width", "log2 days", "log2 width x log2 days"]
     assert (out / "report.svg").read_text().lstrip().startswith("<?xml")

@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -110,6 +111,13 @@ def test_a_member_that_learned_something_else_is_refused(daily, schema, log, sho
         InputError, match=r"2026-03-02: learned 72 impressions, this call would learn 36; choose another"
     ):
         train_daily(schema, log, daily[0], short, end=datetime(2026, 3, 1, 12, tzinfo=UTC))
+
+
+def test_a_training_of_another_window_that_was_not_sealed_is_refused(daily, schema, log, short, tmp_path):
+    shutil.copytree(daily[0], tmp_path / "series")
+    (tmp_path / "series" / "members" / "2026-03-02" / "member.json").unlink()
+    with pytest.raises(InputError, match="learned 72 impressions, this call would learn 36"):
+        train_daily(schema, log, tmp_path / "series", short, end=datetime(2026, 3, 1, 12, tzinfo=UTC))
 
 
 @pytest.mark.slow
