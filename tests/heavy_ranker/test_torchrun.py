@@ -1,6 +1,7 @@
 """``torchrun -m adsieve heavy train``: two processes train the model of one, also when they are killed on the way."""
 
 import os
+import re
 import random
 import subprocess
 import sys
@@ -89,10 +90,11 @@ def test_two_processes_one_of_which_is_killed_train_the_model_of_one(files, run,
 def test_a_fault_of_the_input_ends_all_processes_and_is_told_once(files, tmp_path):
     process = torchrun(*files[2:], "--logs", tmp_path / "nowhere", "--out", tmp_path / "run")
     output = process.communicate(timeout=300)[0]
-    assert process.returncode == 1  # torchrun's own; the process that failed had 2
+    assert process.returncode == 1  # torchrun's own
     assert output.count("error: ") == 1
     assert "nowhere/requests: no Parquet file here" in output
-    assert "exitcode  : 2" in output
+    # torchrun names the process that it saw end first: the one with the fault, or one that lost it
+    assert re.search(r"exitcode  : (?!0\b)-?\d+", output)
 
 
 @pytest.mark.slow
