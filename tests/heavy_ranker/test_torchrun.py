@@ -1,8 +1,8 @@
 """``torchrun -m adsieve heavy train``: two processes train the model of one, also when they are killed on the way."""
 
 import os
-import re
 import random
+import re
 import subprocess
 import sys
 import time
