@@ -134,6 +134,7 @@ def serving(
         request_engine=pair.request,
         ads_engine=pair.ads,
         length_buckets=() if prepared else LENGTH_BUCKETS,
+        prepared=prepared,
     )
 
 

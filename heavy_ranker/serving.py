@@ -55,6 +55,9 @@ class HeavyServing:
         length_buckets: Lengths to which sequences may be cut, where the request graph takes any: padding that no
             request of a call needs goes before it costs anything. None: every sequence has its ``max_length``.
 
+        prepared: Numbers of ads that the engine has compiled graphs for; one request with fewer is filled up to the
+            next, which costs less than a graph for any size does.
+
     Attributes:
         engine: Name of the engine that serves.
         trials: What each engine did, where the fastest was chosen; else empty.
@@ -68,6 +71,7 @@ class HeavyServing:
         request_engine: Engine | None,
         ads_engine: Engine,
         length_buckets: Sequence[int] = (),
+        prepared: Sequence[int] = (),
     ) -> None:
         self.tasks = schema.tasks
         self.query_encoder = Encoder(schema, "query")
@@ -82,6 +86,7 @@ class HeavyServing:
         self._pair_lookup = _lookup(self.pair_encoder, tables) if self.pair_encoder else None
         self._request_engine = request_engine
         self._ads_engine = ads_engine
+        self._prepared = sorted(prepared)
 
     @classmethod
     def load(
@@ -123,6 +128,7 @@ class HeavyServing:
             request_engine=pair.request,
             ads_engine=pair.ads,
             length_buckets=LENGTH_BUCKETS if may_cut else (),
+            prepared=prepared if engine in PREPARING_ENGINES else (),
         )
 
     def encode_request(self, query: Encoded) -> RequestState:
@@ -160,7 +166,7 @@ class HeavyServing:
     def _score_together(
         self, state: RequestState, rows: Mapping[str, np.ndarray], request_index: np.ndarray
     ) -> np.ndarray:
-        layout = GroupedRows(request_index, len(state))
+        layout = GroupedRows(request_index, len(state), widths=self._prepared if len(state) == 1 else ())
         grouped = {name: layout.group(values) for name, values in rows.items()}
         return layout.ungroup(self._ads_engine.run(state.tensors | grouped)["logits"])
 

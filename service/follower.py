@@ -124,7 +124,7 @@ class Follower:
             serving=self._snapshot,
             engine_threads=self._settings.engine_threads,
             heavy_engine=self._settings.heavy_engine,
-            survivors=(self._settings.survivors,),
+            survivors=prepared_sizes(self._settings.survivors),
         )
         num_requests = warm_up(loaded, self._settings)
         log.info("release %s loaded, warmed up with %d saved requests", release.release_id, num_requests)
@@ -157,3 +157,13 @@ class Follower:
         self._telemetry.release_failures.labels(scenario).inc()
         message = f"{type(error).__name__}: {error}"
         self._failures[scenario] = Failure(release_id=release_id, error=message, at=time.time())
+
+
+def prepared_sizes(survivors: int) -> tuple[int, ...]:
+    """Numbers of survivors that a heavy ranker's engine prepares for: the usual one, and a third for short lists.
+
+    Example:
+        >>> prepared_sizes(100)
+        (34, 100)
+    """
+    return tuple(sorted({-(-survivors // 3), survivors}))

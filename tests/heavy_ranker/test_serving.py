@@ -176,3 +176,10 @@ def test_gains_folded_into_weights_change_nothing(run, impressions, randomised):
     assert gains
     assert all(bool((gain == 1).all()) for gain in gains)
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+
+
+def test_fewer_ads_than_prepared_for_are_filled_up(bundle, exact, impressions):
+    prepared = HeavyServing.load(bundle, threads=2, engine="openvino_fp32", prepared=(2, 40))
+    for count in (1, 2, 3, 40, 41):
+        given = some_rows(impressions, [count])
+        np.testing.assert_allclose(scored(prepared, *given), scored(exact, *given), atol=1e-4)
