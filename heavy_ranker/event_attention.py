@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from heavy_ranker.attention import projections
 from heavy_ranker.norm import RmsNorm
 from heavy_ranker.query_decoding import MASKED_PENALTY
 from heavy_ranker.sequence import SwiGluEncoder
@@ -28,12 +29,8 @@ class EventAttention(nn.Module):
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ValueError(f"num_heads must divide dim, got num_heads={num_heads}, dim={dim}")
+        self.to_query, self.to_key, self.to_value, self.to_out = projections(dim, num_heads)
         self.num_heads, self.head_dim = num_heads, dim // num_heads
-        self.to_query, self.to_key, self.to_value, self.to_out = (nn.Linear(dim, dim, bias=False) for _ in range(4))
-        for linear in (self.to_query, self.to_key, self.to_value, self.to_out):
-            nn.init.xavier_uniform_(linear.weight)
         self.slopes = nn.Parameter(2.0 ** (-8.0 * torch.arange(1, num_heads + 1) / num_heads))
 
     def forward(self, reading: Tensor, events: Tensor, mask: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heavy_ranker.attention import projections
 from heavy_ranker.norm import RmsNorm
 from heavy_ranker.rows import Rows
 
@@ -30,13 +31,9 @@ class CrossDecoding(nn.Module):
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ValueError(f"num_heads must divide dim, got num_heads={num_heads}, dim={dim}")
-        self.num_heads, self.head_dim = num_heads, dim // num_heads
         self.norm = RmsNorm(dim)
-        self.to_query, self.to_key, self.to_value, self.to_out = (nn.Linear(dim, dim, bias=False) for _ in range(4))
-        for linear in (self.to_query, self.to_key, self.to_value, self.to_out):
-            nn.init.xavier_uniform_(linear.weight)
+        self.to_query, self.to_key, self.to_value, self.to_out = projections(dim, num_heads)
+        self.num_heads, self.head_dim = num_heads, dim // num_heads
         self.temperature = nn.Parameter(torch.ones(num_heads))
 
     def memory(self, events: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -24,6 +24,7 @@ LONGEST_WAIT = timedelta(days=1)
 
 _MEETING_TIME, _WATCH_INTERVAL_S = timedelta(minutes=5), 0.5
 _FAILURES = "adsieve/failures"
+_EXIT_CODE = "adsieve/exit_code"
 
 
 @dataclass(frozen=True)
@@ -195,13 +196,21 @@ def _device(local_rank: int) -> torch.device:
 
 
 def _tell_once(error: Exception, store: dist.Store) -> None:
-    """Let the error of the first process that fails out, and end the others without a word."""
+    """Let the error of the first process that fails out, and end the others without a word and with its exit code.
+
+    torchrun shows the exit code of the process that it saw end first, which may be one that only lost the first.
+    """
+    code = error.exit_code if isinstance(error, AdsieveError) else AdsieveError.exit_code
     try:
         first = store.add(_FAILURES, 1) == 1
+        if first:
+            store.set(_EXIT_CODE, str(code))
+        elif store.check([_EXIT_CODE]):
+            code = int(store.get(_EXIT_CODE))
     except dist.DistError:
         first = False  # the store has gone with the process that kept it
     if not first:
-        raise SystemExit(error.exit_code if isinstance(error, AdsieveError) else AdsieveError.exit_code) from None
+        raise SystemExit(code) from None
     if isinstance(error, dist.DistError) or "gloo" in str(error).lower():
         raise AdsieveError(
             "another process of this run has ended; the same command goes on from the newest checkpoint"

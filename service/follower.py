@@ -124,7 +124,7 @@ class Follower:
             serving=self._snapshot,
             engine_threads=self._settings.engine_threads,
             heavy_engine=self._settings.heavy_engine,
-            survivors=prepared_sizes(self._settings.survivors),
+            survivors=usual_survivors(self._settings.survivors),
         )
         num_requests = warm_up(loaded, self._settings)
         log.info("release %s loaded, warmed up with %d saved requests", release.release_id, num_requests)
@@ -159,11 +159,11 @@ class Follower:
         self._failures[scenario] = Failure(release_id=release_id, error=message, at=time.time())
 
 
-def prepared_sizes(survivors: int) -> tuple[int, ...]:
+def usual_survivors(survivors: int) -> tuple[int, ...]:
     """Numbers of survivors that a heavy ranker's engine prepares for: the usual one, and a third for short lists.
 
     Example:
-        >>> prepared_sizes(100)
+        >>> usual_survivors(100)
         (34, 100)
     """
     return tuple(sorted({-(-survivors // 3), survivors}))

@@ -97,11 +97,7 @@ class HyFormer(nn.Module):
         self.out_dim = num_tokens * token_dim
 
     def encode_request(self, tokens: Tensor, events: Sequences) -> RequestState:
-        memory, pooled = encode_events(self.layers, events)
-        request_tokens = tokens.transpose(0, 1)
-        pooled_tokens = torch.stack(pooled, dim=1) if pooled else request_tokens[:, :0]
-        generation = self.generation.request_part(request_tokens, pooled_tokens)
-        return {"tokens": request_tokens, "generation": generation} | memory
+        return {"tokens": tokens.transpose(0, 1)} | queries_and_memory(self.generation, self.layers, tokens, events)
 
     def forward(self, state: RequestState, rows: Rows, ad_tokens: Tensor) -> Tensor:
         queries = self.generation(rows.repeat(state["generation"]), ad_tokens)
@@ -112,16 +108,30 @@ class HyFormer(nn.Module):
         return tokens.transpose(0, 1).flatten(1)
 
 
-def encode_events(layers: Iterable[HyFormerLayer], events: Sequences) -> tuple[RequestState, list[Tensor]]:
-    """What the queries of all layers read, by ``layer<i>.<sequence>.<part>``, and the mean event ``[R, T]`` of each
-    sequence as the first layer encodes it."""
+def queries_and_memory(
+    generation: QueryGeneration | OneTokenQueries, layers: Iterable[HyFormerLayer], tokens: Tensor, events: Sequences
+) -> RequestState:
+    """What the request stage gives to the queries of all layers.
+
+    Args:
+        generation: Makes the query tokens.
+        layers: First to last.
+        tokens: The request's ``[N, R, T]``.
+        events: Of token width T, by sequence.
+
+    Returns:
+        The request's share of ``generation``, from its tokens and the mean event of each sequence as the first layer
+        encodes it; and what queries read, by ``layer<i>.<sequence>.<part>``.
+    """
     state: RequestState = {}
     pooled: list[Tensor] = []
     for index, layer in enumerate(layers):
         events = layer.encode(events)
         pooled = pooled or [masked_mean(*events[name]) for name in layer.sequence_names]
         state |= {f"layer{index}.{name}": part for name, part in layer.memory(events).items()}
-    return state, pooled
+    request_tokens = tokens.transpose(0, 1)
+    pooled_tokens = torch.stack(pooled, dim=1) if pooled else request_tokens[:, :0]
+    return {"generation": generation.request_part(request_tokens, pooled_tokens)} | state
 
 
 def layer_state(state: RequestState, index: int) -> RequestState:

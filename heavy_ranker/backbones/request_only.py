@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from heavy_ranker.backbones.hyformer import HyFormerLayer, encode_events, layer_state
+from heavy_ranker.backbones.hyformer import HyFormerLayer, layer_state, queries_and_memory
 from heavy_ranker.backbones.protocol import RequestState, Sequences
 from heavy_ranker.query_generation import OneTokenQueries, QueryGeneration
 from heavy_ranker.rows import Rows
@@ -39,10 +39,7 @@ class RequestOnlyHyFormer(nn.Module):
         self.out_dim = num_tokens * token_dim
 
     def encode_request(self, tokens: Tensor, events: Sequences) -> RequestState:
-        state, pooled = encode_events(self.layers, events)
-        request_tokens = tokens.transpose(0, 1)
-        pooled_tokens = torch.stack(pooled, dim=1) if pooled else request_tokens[:, :0]
-        state["generation"] = self.generation.request_part(request_tokens, pooled_tokens)
+        state = queries_and_memory(self.generation, self.layers, tokens, events)
         for index, layer in enumerate(self.layers):
             tokens, state[f"layer{index}.gate"], state[f"layer{index}.up"] = layer.mixer.request_part(tokens)
         return state | {"tokens": tokens.transpose(0, 1)}

@@ -62,8 +62,8 @@ def weighted(inputs):
     return {"scores": inputs["ads"] * inputs["state"][:, None], "state": inputs["state"] + 1}
 
 
-@given(requests=st.integers(1, 6), ads=st.integers(1, 9), seed=st.integers(0, 99))
-def test_ads_of_several_requests(requests, ads, seed):
+def of_requests(requests, ads, seed, splits=()):
+    """An engine that records its shapes, in buckets of requests and ads, and inputs for it."""
     rng = np.random.default_rng(seed)
     inputs = {"state": rng.normal(size=(requests, 3)), "ads": rng.normal(size=(requests, ads, 3))}
     engine = Recording(weighted)
@@ -72,7 +72,14 @@ def test_ads_of_several_requests(requests, ads, seed):
         inputs={"ads": {0: "requests", 1: "ads"}, "state": {0: "requests"}},
         outputs={"scores": {0: "requests", 1: "ads"}, "state": {0: "requests"}},
         buckets={"requests": (1, 4), "ads": (5,)},
+        splits=splits,
     )
+    return engine, bucketed, inputs
+
+
+@given(requests=st.integers(1, 6), ads=st.integers(1, 9), seed=st.integers(0, 99))
+def test_ads_of_several_requests(requests, ads, seed):
+    engine, bucketed, inputs = of_requests(requests, ads, seed)
     computed, expected = bucketed.run(inputs), weighted(inputs)
     for name, values in expected.items():
         np.testing.assert_array_equal(computed[name], values)
@@ -82,16 +89,7 @@ def test_ads_of_several_requests(requests, ads, seed):
 
 @given(requests=st.integers(0, 9), ads=st.integers(0, 11), seed=st.integers(0, 99))
 def test_pieces_of_the_largest_bucket(requests, ads, seed):
-    rng = np.random.default_rng(seed)
-    inputs = {"state": rng.normal(size=(requests, 3)), "ads": rng.normal(size=(requests, ads, 3))}
-    engine = Recording(weighted)
-    bucketed = BucketedEngine(
-        engine,
-        inputs={"ads": {0: "requests", 1: "ads"}, "state": {0: "requests"}},
-        outputs={"scores": {0: "requests", 1: "ads"}, "state": {0: "requests"}},
-        buckets={"requests": (1, 4), "ads": (5,)},
-        splits=("requests", "ads"),
-    )
+    engine, bucketed, inputs = of_requests(requests, ads, seed, splits=("requests", "ads"))
     computed, expected = bucketed.run(inputs), weighted(inputs)
     for name, values in expected.items():
         np.testing.assert_array_equal(computed[name], values)
