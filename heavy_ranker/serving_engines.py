@@ -65,7 +65,7 @@ def load_pair(bundle: Bundle, name: str, *, threads: int, prepared: Sequence[int
     if name not in ENGINES:
         raise ConfigError(f"engine: expected auto or one of {', '.join(ENGINES)}, got {name!r}")
     if name in GPU_ENGINES:
-        return EnginePair(*(_open_on_gpu(bundle, graph, name) for graph in graphs))
+        return EnginePair(*(open_on_gpu(bundle, graph, name) for graph in graphs))
     return open_on_cpu(*graphs, name=name, threads=threads, prepared=prepared_sizes(bundle.schema, prepared))
 
 
@@ -101,18 +101,26 @@ def open_on_cpu(
     return EnginePair(None, joined)
 
 
-def _open_on_gpu(bundle: Bundle, graph: Path, name: str) -> Engine:
-    """Not yet run on a GPU. Lengths are never padded here: the ads' graph could attend to padding."""
+def open_on_gpu(
+    bundle: Bundle, graph: Path, name: str, *, precision: Precision = "bf16", device: str = "cuda"
+) -> Engine:
+    """One graph with an engine for a GPU; calls above the largest bucket run in pieces. Not yet run on a GPU.
+
+    Lengths are never padded here: the ads' graph could attend to padding.
+    """
     specs, _ = onnx_specs(graph)
     sizes = {size for spec in specs for size in spec.axes.values()}
     buckets = {size: GPU_BUCKETS.get(size) or (_length(bundle, size),) for size in sorted(sizes)}
+    splits = tuple(GPU_BUCKETS)
     if name == "torch_cuda":
         from engines.torch_cuda import open_torch_cuda
 
-        return open_torch_cuda(program_path(graph), buckets=buckets)
+        program = program_path(graph)
+        return open_torch_cuda(program, buckets=buckets, splits=splits, precision=precision, device=device)
     from engines.tensorrt_gpu import open_tensorrt
 
-    return open_tensorrt(graph, buckets=buckets, cache=_plans(bundle))
+    plans = _plans(bundle)
+    return open_tensorrt(graph, buckets=buckets, cache=plans, splits=splits, precision=precision, device=device)
 
 
 def _length(bundle: Bundle, size: str) -> int:

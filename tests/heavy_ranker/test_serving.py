@@ -13,7 +13,16 @@ from engines.parity import BF16_GATE, FP32_GATE
 from heavy_ranker.data import read_impressions
 from heavy_ranker.export_graphs import with_gains_folded
 from heavy_ranker.serving import VARIABLE_LENGTHS, HeavyServing
-from heavy_ranker.serving_engines import ENGINES, EXACT_ENGINE, candidates, program_path, typical_call
+from heavy_ranker.serving_engines import (
+    ADS_GRAPH,
+    ENGINES,
+    EXACT_ENGINE,
+    REQUEST_GRAPH,
+    candidates,
+    open_on_gpu,
+    program_path,
+    typical_call,
+)
 from heavy_ranker.serving_rows import GroupedRows, similar_sizes
 from modeling.batches import gather
 
@@ -183,3 +192,15 @@ def test_fewer_ads_than_prepared_for_are_filled_up(bundle, exact, impressions):
     for count in (1, 2, 3, 40, 41):
         given = some_rows(impressions, [count])
         np.testing.assert_allclose(scored(prepared, *given), scored(exact, *given), atol=1e-4)
+
+
+def test_the_programs_of_a_bundle_keep_parity_in_the_buckets_of_a_gpu(bundle):
+    """On the CPU, without captures; the parity rows are of more requests than the largest bucket holds."""
+    request, ads = (
+        open_on_gpu(bundle, bundle.file(graph), "torch_cuda", precision="fp32", device="cpu")
+        for graph in (REQUEST_GRAPH, ADS_GRAPH)
+    )
+    serving = HeavyServing(bundle.schema, bundle.tensors(), request_engine=request, ads_engine=ads)
+    tensors = bundle.tensors("parity.safetensors")
+    assert len(tensors["in.query_ids"]) > 4
+    assert serving.check_parity(tensors)["probabilities"] <= FP32_GATE.tolerance
