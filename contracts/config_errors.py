@@ -32,10 +32,9 @@ def explain(message: str, data: object, type_: Any) -> str:
     expected = _type_at(inspect.type_info(type_), path)
     field = _FIELD.match(parts["what"])
     if parts["key"]:
-        odd = next((key for key in value if not isinstance(key, str)), "")
-        return f"{_dotted(path)}expected every key to be text, got {show(odd)} (put it in quotes)"
+        return _explain_key(path, value, _not_null(expected))
     if field is not None:
-        return _explain_field(field["fault"], field["name"], path, value, expected)
+        return _explain_field(field["fault"], field["name"], path, value, _not_null(expected))
     wanted = _describe(expected) or parts["what"].split(", got ")[0].removeprefix("Expected ").replace("`", "")
     return f"{_dotted(path)}expected {wanted}, got {show(value)}"
 
@@ -55,6 +54,15 @@ def suggestion(name: str, known: Any) -> str:
     """``; did you mean 'kind'?`` where a known name is close, else nothing."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _explain_key(path: Path, mapping: Any, expected: Any) -> str:
+    odd = next((key for key in mapping if not isinstance(key, str)), None)
+    if odd is not None:
+        return f"{_dotted(path)}expected every key to be text, got {show(odd)} (put it in quotes)"
+    known = getattr(getattr(expected, "key_type", None), "values", ())
+    odd = next((key for key in mapping if key not in known), "")
+    return f"{_dotted(path)}unknown key {show(odd)}, expected {one_of(known)}{suggestion(odd, known)}"
 
 
 def _explain_field(fault: str, name: str, path: Path, value: Any, expected: Any) -> str:
@@ -116,7 +124,7 @@ def _type_at(kind: Any, path: Path) -> Any:
     """The msgspec type of what stands at ``path``, or None where the type does not say."""
     for step in path:
         kind = _child_type(_not_null(kind), step)
-    return _not_null(kind)
+    return kind
 
 
 def _child_type(kind: Any, step: str | int) -> Any:
@@ -124,6 +132,8 @@ def _child_type(kind: Any, step: str | int) -> Any:
         return next((field.type for field in kind.fields if field.encode_name == step), None)
     if isinstance(kind, inspect.DictType):
         return kind.value_type
+    if isinstance(kind, inspect.TupleType):
+        return next(iter(kind.item_types[int(step) :]), None)
     return getattr(kind, "item_type", None)
 
 
@@ -135,8 +145,46 @@ def _not_null(kind: Any) -> Any:
 
 
 def _describe(kind: Any) -> str | None:
+    """What may stand there, in words; None where msgspec's own words say it as well."""
+    if isinstance(kind, inspect.UnionType):
+        members = [_describe(member) or _PLAIN.get(type(member)) for member in kind.types]
+        words = " or ".join(member.removeprefix("one of ") for member in members if member)
+        return words if any(map(_describe, kind.types)) else None
     if isinstance(kind, inspect.LiteralType):
         return one_of(kind.values)
     if isinstance(kind, inspect.StructType):
         return "a mapping with " + ", ".join(field.encode_name for field in kind.fields)
+    if isinstance(kind, inspect.IntType | inspect.FloatType) and (limits := number_range(kind)):
+        return f"{'a whole number' if isinstance(kind, inspect.IntType) else 'a number'} {limits}"
     return None
+
+
+_PLAIN: dict[type, str] = {
+    inspect.NoneType: "null",
+    inspect.BoolType: "true or false",
+    inspect.StrType: "text",
+    inspect.IntType: "int",
+    inspect.FloatType: "float",
+}
+
+
+def number_range(kind: inspect.IntType | inspect.FloatType) -> str:
+    """The limits of a number; empty where it has none.
+
+    Example:
+        >>> number_range(inspect.IntType(ge=1, le=16_384)), number_range(inspect.FloatType(ge=0, lt=1))
+        ('from 1 to 16,384', 'of 0 or more and below 1')
+    """
+    if kind.ge is not None and kind.le is not None:
+        return f"from {_plain(kind.ge)} to {_plain(kind.le)}"
+    limits = (
+        ("above {}", kind.gt),
+        ("of {} or more", kind.ge),
+        ("of at most {}", kind.le),
+        ("below {}", kind.lt),
+    )
+    return " and ".join(words.format(_plain(limit)) for words, limit in limits if limit is not None)
+
+
+def _plain(limit: float) -> str:
+    return f"{int(limit):,}" if float(limit).is_integer() else f"{limit:g}"

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from contracts.errors import ConfigError
-from contracts.ranges import Count, Rate, Seed, ShareBelowOne, Weight
+from contracts.ranges import BatchSize, Rate, Seed, ShareBelowOne, Weight
 from contracts.records import STAGES
 from modeling.loop_config import LoopConfig
 from towers.config import TwoTowerConfig
@@ -36,7 +36,7 @@ class DistillConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     towers: TwoTowerConfig
     loop: LoopConfig
     table_learning_rate: Rate
-    pairs_per_batch: Count
+    pairs_per_batch: BatchSize
     head_weights: Weights = {}
     stage_weights: Weights = {}
     propensity_weights: bool = False

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from contracts.ranges import Count, CountOrZero, Rate, Seed, ShareBelowOne
+from contracts.ranges import BatchSize, Events, Few, FewOrNone, Rate, Seed, ShareBelowOne, Width
 from contracts.schema import Side
 from modeling.compile import Compile
 from modeling.loop_config import LoopConfig
@@ -55,30 +55,30 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     backbones: tuple[BackboneName, ...] = ("hyformer",)
-    token_dim: Count
+    token_dim: Width
     token_split: Literal["semantic", "equal"] = "semantic"
-    query_tokens: CountOrZero
-    ad_tokens: CountOrZero
+    query_tokens: FewOrNone
+    ad_tokens: FewOrNone
     groups: SideGroups = {}
-    numeric_bins: CountOrZero = 0
-    queries_per_sequence: Count
+    numeric_bins: FewOrNone = 0
+    queries_per_sequence: Few
     query_source: Literal["all_tokens", "one_token"] = "all_tokens"
-    query_hidden_dim: Count
+    query_hidden_dim: Width
     request_only: bool = False
-    num_layers: Count
-    num_heads: Count
+    num_layers: Few
+    num_heads: Few
     sequence_encoder: SequenceEncoderName = "swiglu"
     sequence_encoders: dict[str, SequenceEncoderName] = {}
-    longer_length: Count = 16
-    sequence_expansion: Count
-    num_slices: Count
-    mixer_expansion: Count
-    product_heads: CountOrZero = 0
-    shared_experts: Count
-    task_experts: CountOrZero
-    expert_dim: Count
-    head_dims: tuple[Count, ...]
-    members: Count = 1
+    longer_length: Events = 16
+    sequence_expansion: Few
+    num_slices: Few
+    mixer_expansion: Few
+    product_heads: FewOrNone = 0
+    shared_experts: Few
+    task_experts: FewOrNone
+    expert_dim: Width
+    head_dims: tuple[Width, ...]
+    members: Few = 1
 
 
 class HeavyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,7 +105,7 @@ class HeavyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     table_init: Literal["dim", "rows"] = "dim"
     loss_reduction: Literal["mean", "sum"] = "mean"
     fresh_tables: bool
-    batch_size: Count
+    batch_size: BatchSize
     validation_share: ShareBelowOne
     calibrate: bool = False
     seed: Seed
