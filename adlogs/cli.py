@@ -47,6 +47,11 @@ def kuairand(
     ],
     out: Annotated[Path, typer.Option(help="Directory to create.")],
     seed: Annotated[int, typer.Option(min=0, help="Of the sampled videos that were not shown.")] = 0,
+    full_requests: Annotated[
+        int,
+        typer.Option(min=0, help="Requests of the test part that log a whole pool, so that recall can be measured."),
+    ] = 0,
+    full_pool: Annotated[int, typer.Option(min=1, help="Videos of such a pool: those shown most that day.")] = 1_000,
     as_json: Json = False,
 ) -> None:
     """Convert KuaiRand-Pure, a real log of short videos, with statistics of the past as each moment knew them.
@@ -55,7 +60,8 @@ def kuairand(
     """
     from adlogs.kuairand import convert_kuairand
 
-    _print_record(convert_kuairand(source, out, seed=seed), as_json)
+    summary = convert_kuairand(source, out, seed=seed, full_requests=full_requests, full_pool=full_pool)
+    _print_record(summary, as_json)
 
 
 def validate(

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from adlogs.kuairand_histories import Histories, histories_of
 from adlogs.kuairand_items import ads_table
-from adlogs.kuairand_pairs import PairBuilder, candidates_table, sample_unshown
+from adlogs.kuairand_pairs import PairBuilder, candidates_table
+from adlogs.kuairand_pools import choose_full, unshown
 from adlogs.kuairand_requests import Context, requests_table
 from adlogs.kuairand_rows import Impressions, catalogue_of, day_start_us, impressions_of
 from adlogs.kuairand_source import read_source
@@ -26,36 +27,43 @@ from contracts.artifact import write_json
 from contracts.errors import LogError
 from contracts.progress import progress
 
+FULL_POOL = 1_000
 _ROW_GROUPS = {"requests": 4_096, "candidates": 65_536, "ads": 16_384}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Log:
-    """Everything that the days are written from; one row an impression, histories likewise."""
+    """Everything that the days are written from; one row an impression, histories and ``full`` likewise."""
 
     context: Context
     rows: Impressions
     histories: Histories
+    full: np.ndarray
     split: Split
     num_dropped: int
 
 
-def convert_kuairand(source: Path, out: Path, *, seed: int = 0) -> dict[str, Any]:
+def convert_kuairand(
+    source: Path, out: Path, *, seed: int = 0, full_requests: int = 0, full_pool: int = FULL_POOL
+) -> dict[str, Any]:
     """Write requests/, candidates/, ads/ and split.json under ``out``, which appears by one rename.
 
     Args:
         source: Folder with the four Parquet files or the published CSV layout.
         out: Directory to create.
-        seed: Of the sample of eligible videos.
+        seed: Of the samples of eligible videos and of full requests.
+        full_requests: Requests of the test part, drawn at random, whose eligible videos are a whole pool instead of a
+            sample: those shown most often on the day.
+        full_pool: Videos of such a pool.
 
     Returns:
         What split.json holds: ``train_until``, ``validate_from`` (ISO 8601 UTC, each the first moment of the later
         part), ``seed`` and ``counts``.
 
     Raises:
-        LogError: The source is incomplete, or ``out`` exists already.
+        LogError: The source is incomplete, has fewer requests in its test part, or ``out`` exists already.
     """
-    log = _read(Path(source))
+    log = _read(Path(source), full_requests, seed)
     with published_directory(Path(out)) as directory:
         ads = ads_table(log.context.catalogue, log.context.statistics, log.histories)
         _write(directory, "ads", "ads", ads)
@@ -63,14 +71,14 @@ def convert_kuairand(source: Path, out: Path, *, seed: int = 0) -> dict[str, Any
         days = np.unique(log.rows.day)
         with progress("Converting", total=len(days), unit="days") as advance:
             for day in days.tolist():
-                counts.add(_write_day(directory, log, day, seed))
+                counts.add(_write_day(directory, log, day, full_pool, seed))
                 advance(1)
         summary = _summary(log, counts, len(ads), seed)
         write_json(directory / "split.json", summary)
     return summary
 
 
-def _read(source: Path) -> _Log:
+def _read(source: Path, full_requests: int, seed: int) -> _Log:
     """Read the source; the split is fixed on all rows, then rows not later than their user's history go."""
     tables = read_source(source)
     catalogue = catalogue_of(tables.items)
@@ -89,17 +97,19 @@ def _read(source: Path) -> _Log:
         statistics=PastStatistics(rows.take(rows.time_ms < split.train_until_ms), catalogue),
         labels_as_of_us=day_start_us(int(rows.day.max()) + 1),
     )
-    return _Log(context=context, rows=rows, histories=histories, split=split, num_dropped=num_dropped)
+    full = choose_full(rows, rows.time_ms >= split.train_until_ms, full_requests, seed)
+    return _Log(context=context, rows=rows, histories=histories, full=full, split=split, num_dropped=num_dropped)
 
 
-def _write_day(directory: Path, log: _Log, day: int, seed: int) -> "_Counts":
+def _write_day(directory: Path, log: _Log, day: int, full_pool: int, seed: int) -> "_Counts":
     """Write the requests and candidates of one local day."""
     of_day = np.flatnonzero(log.rows.day == day)
     shown = log.rows.take(of_day)
     first, shown_request = _requests_of(shown)
     requests, histories = shown.take(first), log.histories.take(of_day[first])
     ids = _request_ids(log.context, requests)
-    eligible = sample_unshown(shown, shown_request, len(first), np.random.default_rng([seed, day]))
+    random = np.random.default_rng([seed, day])
+    eligible = unshown(shown, shown_request, log.full[of_day[first]], full_pool, random)
     builder = PairBuilder(log.context, requests, histories)
     stem = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)).strftime("%Y-%m-%d")
     _write(directory, "requests", stem, requests_table(log.context, requests, histories, ids))

@@ -12,7 +12,6 @@ from adlogs.kuairand_requests import Context
 from adlogs.kuairand_rows import Impressions
 
 PAIR_STATISTICS = ("user_author", "user_tag", "user_video", "video_tab")
-SAMPLED = 10  # unshown videos drawn a request, before repeats are left out
 _MATCHES = (
     *(("watch", "tag"), ("watch", "author"), ("watch", "video")),
     *(("long_watch", "tag"), ("long_watch", "author")),
@@ -90,25 +89,3 @@ def candidates_table(
         **{name: pa.array(values, pa.int8(), mask=unshown) for name, values in padded.items()},
     }
     return pa.table(columns | builder.features(request, video))
-
-
-def sample_unshown(
-    shown: Impressions, shown_request: np.ndarray, num_requests: int, random: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draw about ten videos a request among those that anybody saw that day, none of them shown in the request.
-
-    Args:
-        shown: All impressions of one day.
-        shown_request: Position of the request of each, int64.
-        num_requests: R.
-        random: Source of the draws.
-
-    Returns:
-        Position of the request and row of the video of each pair; no pair comes twice.
-    """
-    active = np.unique(shown.video)
-    step = int(active.max()) + 1
-    drawn = active[random.integers(0, len(active), (num_requests, SAMPLED))]
-    pairs = np.unique(np.arange(num_requests)[:, None] * step + drawn)
-    pairs = pairs[~np.isin(pairs, shown_request * step + shown.video)]
-    return pairs // step, pairs % step

@@ -222,6 +222,40 @@ def test_eligible_videos_are_unshown_unlabelled_and_of_the_day(converted: Conver
     assert all(row["ad_id"] in days[_day(converted.requests[row["request_id"]])] for row in eligible)
 
 
+def test_full_requests_of_the_test_part_log_the_videos_most_shown_that_day(csv_folder: Path, tmp_path: Path) -> None:
+    plain, full = tmp_path / "plain", tmp_path / "full"
+    convert_kuairand(csv_folder, plain)
+    convert_kuairand(csv_folder, full, full_requests=7, full_pool=12)
+    before, after = Converted(plain), Converted(full)
+    shown: dict[int, dict[str, int]] = {}
+    for row in after.winners:
+        counts = shown.setdefault(_day(after.requests[row["request_id"]]), {})
+        counts[row["ad_id"]] = counts.get(row["ad_id"], 0) + 1
+    eligible = _eligible(after)
+    changed = [key for key, found in eligible.items() if found != _eligible(before).get(key)]
+    assert 0 < len(changed) <= 7
+    until = datetime.fromisoformat(after.split["train_until"])
+    for key in changed:
+        assert after.requests[key]["event_time"] >= until
+        winners = {row["ad_id"] for row in after.winners if row["request_id"] == key}
+        counts = shown[_day(after.requests[key])]
+        ranked = sorted(counts, key=lambda ad: (-counts[ad], int(ad)))[:12]
+        assert eligible[key] == set(ranked) - winners
+
+
+def _eligible(log: Converted) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for row in log.candidates:
+        if row["stage"] == "eligible":
+            found.setdefault(row["request_id"], set()).add(row["ad_id"])
+    return found
+
+
+def test_more_full_requests_than_the_test_part_has_are_refused(csv_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="full requests: expected at most the"):
+        convert_kuairand(csv_folder, tmp_path / "out", full_requests=10_000)
+
+
 def test_statistics_equal_plain_counts_of_strictly_earlier_days(converted: Converted) -> None:
     until = datetime.fromisoformat(converted.split["train_until"])
     facts = [
