@@ -12,7 +12,8 @@ from contracts.bundle import Bundle
 from contracts.config import dump_yaml
 from contracts.errors import ConfigError, InputError, MismatchError
 from contracts.schema import FeatureSchema, save_schema
-from distill.cli import app, choose_config, parse_weights
+from distill.cli import app
+from distill.cli_train import choose_config, parse_weights
 from distill.config import DistillConfig
 from distill.presets import PRESETS
 from distill.run import Run, load_run
