@@ -18,7 +18,22 @@ def shopping() -> DistillConfig:
     return _distillation(towers.shopping())
 
 
-PRESETS: dict[str, Callable[[], DistillConfig]] = {"standard": standard, "shopping": shopping}
+def plain_mlp() -> DistillConfig:
+    """The conventional two-tower of one scenario, to compare with."""
+    return _distillation(towers.plain_mlp())
+
+
+def multi_domain() -> DistillConfig:
+    """One two-tower for the scenarios standard and shopping together, to compare with."""
+    return _distillation(towers.multi_domain())
+
+
+PRESETS: dict[str, Callable[[], DistillConfig]] = {
+    "standard": standard,
+    "shopping": shopping,
+    "plain_mlp": plain_mlp,
+    "multi_domain": multi_domain,
+}
 
 
 def _distillation(config: TwoTowerConfig) -> DistillConfig:

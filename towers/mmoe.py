@@ -93,6 +93,12 @@ class Gate(nn.Module):
         self.hidden = nn.Linear(dim, hidden_dim)
         self.out = nn.Linear(hidden_dim, num_experts)
 
+    def with_hidden(self, hidden: nn.Linear) -> "Gate":
+        """A gate with another hidden layer of the same size; the output layer is shared."""
+        gate = Gate(hidden.in_features, hidden.out_features, self.out.out_features)
+        gate.hidden, gate.out = hidden, self.out
+        return gate
+
     def forward(self, x: Tensor) -> Tensor:
         """Weights [B, X] that sum to 1 for ``x`` [B, D]."""
         return torch.softmax(self.out(torch.relu(self.hidden(x))), dim=-1)

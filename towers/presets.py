@@ -13,13 +13,29 @@ def shopping() -> TwoTowerConfig:
     return TwoTowerConfig(query=_tower(width=96), pin=_tower(width=96), head_dim=32)
 
 
-def _tower(*, width: int) -> TowerConfig:
+def plain_mlp() -> TwoTowerConfig:
+    """The conventional two-tower of one scenario, to compare with: about as many parameters and FLOPs as the others."""
+    return TwoTowerConfig(query=_mlp_tower(width=256), pin=_mlp_tower(width=256), head_dim=32)
+
+
+def multi_domain(domains: tuple[str, ...] = ("standard", "shopping")) -> TwoTowerConfig:
+    """One two-tower for several scenarios, to compare with: half of each one's experts are shared by all."""
+    tower = _tower(width=96, num_experts=2, domain_experts=2)
+    return TwoTowerConfig(query=tower, pin=tower, head_dim=32, domains=domains)
+
+
+def _tower(*, width: int, num_experts: int = 4, domain_experts: int = 0) -> TowerConfig:
     return TowerConfig(
         width=width,
-        num_experts=4,
+        num_experts=num_experts,
+        domain_experts=domain_experts,
         full_rank_layers=1,
         low_rank_layers=2,
         rank=width // 8,
         hidden_dims=(width,),
         gate_hidden_dim=32,
     )
+
+
+def _mlp_tower(*, width: int) -> TowerConfig:
+    return TowerConfig(kind="mlp", width=width, hidden_dims=(width, width))

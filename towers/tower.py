@@ -13,7 +13,8 @@ class Tower(nn.Module):
 
     Args:
         stem: Projects [B, F] to [B, D].
-        mixture: Refines [B, D] to one representation a head, [B, H, D].
+        mixture: Refines [B, D] to one representation a head, [B, H, D]. Where the model serves several domains, stem
+            and mixture also take the domain of each row [B].
         heads: Projects representations [B, H, D] to embeddings [B, H, E].
     """
 
@@ -23,6 +24,13 @@ class Tower(nn.Module):
         self.mixture = mixture
         self.heads = heads
 
-    def forward(self, flat: Tensor) -> Tensor:
-        """Embed ``flat`` [B, F]; returns [B, H, E]."""
-        return self.heads(self.mixture(self.stem(flat)))
+    def forward(self, flat: Tensor, domain: Tensor | None = None) -> Tensor:
+        """Embed ``flat`` [B, F]; returns [B, H, E].
+
+        Args:
+            flat: Dense features and pooled embeddings of each row.
+            domain: Number of each row's domain, int64 [B]; for a tower with domains, and for no other.
+        """
+        if domain is None:
+            return self.heads(self.mixture(self.stem(flat)))
+        return self.heads(self.mixture(self.stem(flat, domain), domain))

@@ -9,6 +9,9 @@ from modeling.tables import FeatureTables
 from towers.embedding import pair_logits
 from towers.tower import Tower
 
+Domains = tuple[Tensor, Tensor]
+"""Number of the domain of each request, int64 [R], and of each ad, int64 [A]."""
+
 
 class TwoTower(nn.Module):
     """Query tower and pin tower whose embeddings meet in one dot product a head.
@@ -28,7 +31,12 @@ class TwoTower(nn.Module):
         self.pin_tower = pin_tower
 
     def forward(
-        self, query: tuple[Tensor, Tensor], ad: tuple[Tensor, Tensor], request_index: Tensor, ad_index: Tensor
+        self,
+        query: tuple[Tensor, Tensor],
+        ad: tuple[Tensor, Tensor],
+        request_index: Tensor,
+        ad_index: Tensor,
+        domains: Domains | None = None,
     ) -> Tensor:
         """Per-impression logits of pairs.
 
@@ -37,13 +45,17 @@ class TwoTower(nn.Module):
             ad: Encoded ads: ids [A, num_ids] and floats [A, num_floats].
             request_index: Row of ``query`` of each pair, int64 [N].
             ad_index: Row of ``ad`` of each pair, int64 [N].
+            domains: Of requests and ads; for a model with domains, and for no other.
 
         Returns:
             fp32 logits [N, H].
         """
-        return pair_logits(*self.embed(query, ad), request_index, ad_index)
+        return pair_logits(*self.embed(query, ad, domains), request_index, ad_index)
 
-    def embed(self, query: tuple[Tensor, Tensor], ad: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def embed(
+        self, query: tuple[Tensor, Tensor], ad: tuple[Tensor, Tensor], domains: Domains | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Query embeddings [R, H, D+2] and pin embeddings [A, H, D+2]."""
         inputs = self.tables.forward_sides({"query": query, "ad": ad})
-        return self.query_tower(inputs["query"].flat), self.pin_tower(inputs["ad"].flat)
+        of_queries, of_ads = domains or (None, None)
+        return self.query_tower(inputs["query"].flat, of_queries), self.pin_tower(inputs["ad"].flat, of_ads)
