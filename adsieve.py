@@ -31,6 +31,10 @@ INSTALL_TRAINING = (
     "then pip install --no-deps -r requirements/torchrec.txt"
 )
 
+OUT_OF_MEMORY = (
+    "out of memory: choose smaller batches (--batch-size, --pairs-per-batch), a smaller model, or a machine with more"
+)
+
 app = typer.Typer(
     name="adsieve",
     no_args_is_help=True,
@@ -94,6 +98,11 @@ def main() -> None:
     except OSError as error:
         print(f"error: {_system_fault(error)}", file=sys.stderr)
         sys.exit(InputError.exit_code if error.errno in WRONG_PATH else AdsieveError.exit_code)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        print(f"error: {OUT_OF_MEMORY}", file=sys.stderr)
+        sys.exit(AdsieveError.exit_code)
     except ModuleNotFoundError as error:
         if error.name not in TRAINING_LIBRARIES:
             raise
@@ -108,6 +117,11 @@ def _system_fault(error: OSError) -> str:
     """The path and what the system says of it; of two paths, the one that was to be written."""
     path = error.filename2 or error.filename
     return f"{path}: {(error.strerror or str(error)).lower()}" if path else str(error)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Of NumPy and Arrow a MemoryError; of torch, which is not imported here, a RuntimeError that says it."""
+    return isinstance(error, MemoryError) or ("memory" in str(error) and "alloc" in str(error).lower())
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from heavy_ranker.config import HeavyConfig
 from heavy_ranker.flops import Flops
 from heavy_ranker.model import HeavyModel
 from heavy_ranker.warmstart_report import WarmReport
+from modeling.model_memory import require_memory
 from modeling.run import read_run, read_weights
 from modeling.tables import FeatureTables
 from modeling.weights import load_weights
@@ -63,12 +64,13 @@ def with_groups(schema: FeatureSchema, config: HeavyConfig) -> HeavyConfig:
     """The configuration with its token groups resolved, as a run and a bundle keep it.
 
     Raises:
-        ConfigError: The schema is not fitted, or the sizes do not fit it; before a run begins or a log is read.
+        ConfigError: The schema is not fitted, or the sizes do not fit it or this machine's memory; before a run begins
+            or a log is read.
     """
     schema.require_fitted()
     model = msgspec.structs.replace(config.model, groups=resolve_groups(schema, config.model))
     with torch.device("meta"):  # shapes alone: no memory, no random numbers
-        build_ranker(schema, model)
+        require_memory(build_ranker(schema, model), schema, model_sides(schema))
     return msgspec.structs.replace(config, model=model)
 
 

@@ -105,3 +105,34 @@ def test_a_machine_that_only_serves_says_how_to_train(
     message = capsys.readouterr().err
     assert message.startswith("error: this command needs torch")
     assert "pip install -r requirements/train.txt" in message
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 8.00 PiB for an array"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"
+        ),
+        RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"),
+    ],
+)
+def test_memory_that_runs_out_is_one_line(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("adlogs.simulate.simulate", fail)
+    assert run(monkeypatch, "simulate", tmp_path / "log") == 1
+    assert capsys.readouterr().err.startswith("error: out of memory: choose smaller batches")
+
+
+def test_another_runtime_error_is_a_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr("adlogs.simulate.simulate", fail)
+    monkeypatch.setattr("sys.argv", ["adsieve", "simulate", str(tmp_path / "log")])
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        adsieve.main()
