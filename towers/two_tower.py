@@ -5,6 +5,7 @@ Shapes: R requests, A distinct ads, N pairs, H heads, D width of a head's vector
 
 from torch import Tensor, nn
 
+from modeling.precision import to_autocast
 from modeling.tables import FeatureTables
 from towers.embedding import pair_logits
 from towers.tower import Tower
@@ -56,6 +57,14 @@ class TwoTower(nn.Module):
         self, query: tuple[Tensor, Tensor], ad: tuple[Tensor, Tensor], domains: Domains | None = None
     ) -> tuple[Tensor, Tensor]:
         """Query embeddings [R, H, D+2] and pin embeddings [A, H, D+2]."""
+        return self.embed_flat(*self.look_up(query, ad), domains)
+
+    def look_up(self, query: tuple[Tensor, Tensor], ad: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """The flat inputs of both towers, [R, F] and [A, F], each side with its own F; in BF16 under autocast."""
         inputs = self.tables.forward_sides({"query": query, "ad": ad})
+        return to_autocast(inputs["query"].flat), to_autocast(inputs["ad"].flat)
+
+    def embed_flat(self, query: Tensor, ad: Tensor, domains: Domains | None = None) -> tuple[Tensor, Tensor]:
+        """The embeddings from what was looked up: all dense layers, and nothing else, so that it can be compiled."""
         of_queries, of_ads = domains or (None, None)
-        return self.query_tower(inputs["query"].flat, of_queries), self.pin_tower(inputs["ad"].flat, of_ads)
+        return self.query_tower(query, of_queries), self.pin_tower(ad, of_ads)
