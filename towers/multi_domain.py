@@ -16,9 +16,11 @@ Shapes: B rows, D width of the crossed vector, X experts that a row sees, M doma
 
 from collections.abc import Sequence
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
+from towers.config import TowerConfig, TwoTowerConfig
 from towers.mmoe import Gate, Mmoe
 from towers.tower import Tower
 from towers.two_tower import TwoTower
@@ -124,6 +126,16 @@ def fold_domain(model: TwoTower, domain: int) -> TwoTower:
         query_tower=_folded_tower(model.query_tower, domain),
         pin_tower=_folded_tower(model.pin_tower, domain),
     ).train(model.training)
+
+
+def fold_config(config: TwoTowerConfig) -> TwoTowerConfig:
+    """The configuration of what :func:`fold_domain` gives."""
+    return msgspec.structs.replace(config, query=_own_config(config.query), pin=_own_config(config.pin), domains=())
+
+
+def _own_config(tower: TowerConfig) -> TowerConfig:
+    experts = tower.num_experts + tower.domain_experts
+    return msgspec.structs.replace(tower, num_experts=experts, domain_experts=0)
 
 
 @torch.no_grad()

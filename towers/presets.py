@@ -15,7 +15,7 @@ def shopping() -> TwoTowerConfig:
 
 def plain_mlp() -> TwoTowerConfig:
     """The conventional two-tower of one scenario, to compare with: about as many parameters and FLOPs as the others."""
-    return TwoTowerConfig(query=_mlp_tower(width=256), pin=_mlp_tower(width=256), head_dim=32)
+    return TwoTowerConfig(query=_mlp_tower(width=216), pin=_mlp_tower(width=176), head_dim=32)
 
 
 def multi_domain(domains: tuple[str, ...] = ("standard", "shopping")) -> TwoTowerConfig:

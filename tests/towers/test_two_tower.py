@@ -72,12 +72,14 @@ def test_a_schema_without_ad_features_is_refused(schema: FeatureSchema, config: 
         build_two_tower(convert(data, FeatureSchema, source="schema"), config)
 
 
-@pytest.mark.parametrize("preset", [presets.standard, presets.shopping])
+@pytest.mark.parametrize("preset", [presets.standard, presets.shopping, presets.plain_mlp, presets.multi_domain])
 def test_presets_build_and_survive_json(schema: FeatureSchema, preset: Any, rows: Any) -> None:
     config = preset()
     assert msgspec.json.decode(msgspec.json.encode(config), type=TwoTowerConfig) == config
     model = build_two_tower(schema, config).eval()
-    logits = model(rows.tensors("query"), rows.tensors("ad"), torch.tensor([0, 1]), torch.tensor([0, 1]))
+    domains = (torch.tensor([0, 1, 1, 0, 0]), torch.tensor([0, 1, 1, 0, 0, 1, 0])) if config.domains else None
+    pairs = torch.tensor([0, 1])
+    logits = model(rows.tensors("query"), rows.tensors("ad"), pairs, pairs, domains)
     assert logits.shape == (2, 2)
     assert torch.isfinite(logits).all()
 
