@@ -11,6 +11,7 @@ import numpy as np
 from contracts.bundle import Bundle
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
+from distill.compare import Comparison
 from distill.data import read_scored
 from distill.measures import Reliability, SliceMetrics, measure_slices, reliability
 from distill.recall import POOL_SIZE, TOP_K, RecallReport, measure_recall
@@ -25,6 +26,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         bundle: Version of the student.
+        log: Directory of the log.
         scenario: That it serves.
         teacher_version: Of the scores compared with.
         trained_on: Teacher version that the student was distilled from.
@@ -38,6 +40,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     bundle: str
+    log: str
     scenario: str
     teacher_version: str
     trained_on: str
@@ -57,6 +60,18 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         wanted = (stage, ALL, head, model, against)
         found = (row for row in self.slices if (row.stage, row.slice, row.head, row.model, row.against) == wanted)
         return next(found, None)
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``adsieve distill evaluate`` found.
+
+    Args:
+        evaluations: One for each log and bundle, in the order given.
+        comparisons: Of each later bundle with the first one of its scenario, for each log.
+    """
+
+    evaluations: list[Evaluation]
+    comparisons: list[Comparison]
 
 
 def evaluate_bundle(
@@ -122,6 +137,7 @@ def evaluate_examples(
     times = np.asarray(examples.event_time)[used]
     return Evaluation(
         bundle=bundle,
+        log=str(Path(examples.log.requests).parent),
         scenario=", ".join(examples.summary.scenario_names),
         teacher_version=str(examples.teacher_version),
         trained_on=trained_on,

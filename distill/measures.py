@@ -11,7 +11,7 @@ import numpy as np
 from contracts.metrics import auc, bernoulli_kl, calibration_ratio, gauc, log_mae, normalised_entropy
 from contracts.probability import sigmoid
 from distill.scoring import ScoredPairs
-from distill.slices import SliceColumn, slices
+from distill.slices import ALL, SliceColumn, slices
 
 _BINS = 10
 
@@ -27,12 +27,15 @@ class SliceMetrics(msgspec.Struct, frozen=True, kw_only=True):
         model: ``student`` or ``teacher``: whose predictions these are.
         against: ``teacher``, whose probabilities are soft labels then, or ``labels``, mature outcomes of shown ads.
         rows: Pairs.
+        requests: That these pairs belong to.
         kl: Mean Bernoulli KL from the teacher; NaN against labels.
         log_mae: Mean absolute difference of log probabilities to the teacher; NaN against labels.
         normalised_entropy: Cross entropy over that of always predicting the mean.
         auc: Over all pairs; against soft labels the expected one, if the teacher is right.
         gauc: AUC within a request, averaged over requests.
         calibration: Sum of predictions over sum of labels.
+        intervals: By the name of a metric (``kl``, ``log_mae``, ``normalised_entropy``, ``auc``, ``gauc``,
+            ``calibration``) the bounds of its 95 % bootstrap interval over requests; NaN where undefined.
     """
 
     stage: str
@@ -42,19 +45,21 @@ class SliceMetrics(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     against: str
     rows: int
+    requests: int
     kl: float
     log_mae: float
     normalised_entropy: float
     auc: float
     gauc: float
     calibration: float
+    intervals: dict[str, tuple[float, float]] = {}
 
 
 class Reliability(msgspec.Struct, frozen=True, kw_only=True):
     """Predicted beside observed rates: pairs in ten bins of equal weight, by the student's prediction.
 
     Args:
-        stage, head, against: As in ``SliceMetrics``.
+        stage, slice, value, head, against: As in ``SliceMetrics``.
         predicted: Mean of the student's probabilities in each bin.
         observed: Mean of the labels, or of the teacher's probabilities, in each bin.
     """
@@ -62,6 +67,8 @@ class Reliability(msgspec.Struct, frozen=True, kw_only=True):
     stage: str
     head: str
     against: str
+    slice: str = ALL
+    value: str = ALL
     predicted: list[float]
     observed: list[float]
 
@@ -103,6 +110,7 @@ def _against_teacher(pairs: ScoredPairs, head: int, rows: np.ndarray, name: dict
         model="student",
         against="teacher",
         rows=len(rows),
+        requests=len(np.unique(pairs.request[rows])),
         kl=bernoulli_kl(teacher, student, weight),
         log_mae=log_mae(teacher, student, weight),
         normalised_entropy=normalised_entropy(soft, predicted, weight),
@@ -123,6 +131,7 @@ def _against_labels(pairs: ScoredPairs, head: int, rows: np.ndarray, name: dict[
             model=model,
             against="labels",
             rows=len(rows),
+            requests=len(np.unique(pairs.request[rows])),
             kl=np.nan,
             log_mae=np.nan,
             normalised_entropy=normalised_entropy(labels, sigmoid(logits[rows, head]), weight),

@@ -5,9 +5,10 @@ Orders say by what ads are ranked, rankings by whom:
     utility           bid times the probability of what the ad's objective pays for
     equal bids, TASK  every ad bids the same for the same outcome: the probability of TASK alone
 
-    student           the light ranker
-    bid only          by bid, without any model (in the order utility)
-    random            all survivors drawn at random
+    student                the light ranker
+    bid x historical rate  by the ad's rate so far, without any model; at equal bids by that rate alone
+    bid only               by bid (in the order utility)
+    random                 all survivors drawn at random
 
 Shapes: C ads of one request, H heads.
 """
@@ -23,7 +24,7 @@ from contracts.probability import sigmoid
 from distill.scoring import ScoredPairs
 
 UTILITY, EQUAL_BIDS = "utility", "equal bids"
-STUDENT, BID_ONLY, RANDOM = "student", "bid only", "random"
+STUDENT, HISTORICAL, BID_ONLY, RANDOM = "student", "bid x historical rate", "bid only", "random"
 TOP_K = 10
 POOL_SIZE = 1_000
 SURVIVORS = (10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1_000)
@@ -34,15 +35,26 @@ class RecallCurve(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         order: ``utility``, or ``equal bids, TASK``.
-        ranking: ``student``, ``bid only`` or ``random``.
+        ranking: ``student``, ``bid x historical rate``, ``bid only`` or ``random``.
         recall: Share of the heavy top k among the survivors.
         utility_lost: Share of the heavy top k's utility that is lost because they are chosen among the survivors.
+        regret: On simulated logs, share of the true utility of the k best ads by the truth that is lost because the
+            heavy ranker chooses k among the survivors; empty elsewhere.
+        recall_low, recall_high, utility_lost_low, utility_lost_high, regret_low, regret_high: Bounds of the 95 %
+            bootstrap interval over requests at each point, NaN where undefined.
     """
 
     order: str
     ranking: str
     recall: list[float]
     utility_lost: list[float]
+    regret: list[float] = []
+    recall_low: list[float] = []
+    recall_high: list[float] = []
+    utility_lost_low: list[float] = []
+    utility_lost_high: list[float] = []
+    regret_low: list[float] = []
+    regret_high: list[float] = []
 
 
 class RecallReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +66,8 @@ class RecallReport(msgspec.Struct, frozen=True, kw_only=True):
         top_k: Heavy ads that should survive.
         survivors: Points of the curves.
         curves: One for each order and ranking.
+        heavy_regret: On simulated logs by order: what the heavy ranker alone, choosing k of the whole pool, loses
+            against the truth, with the bounds of its interval; no light stage can be expected to lose less.
     """
 
     requests: int
@@ -61,6 +75,7 @@ class RecallReport(msgspec.Struct, frozen=True, kw_only=True):
     top_k: int
     survivors: list[int]
     curves: list[RecallCurve]
+    heavy_regret: dict[str, tuple[float, float, float]] = {}
 
     def curve(self, order: str, ranking: str) -> RecallCurve | None:
         """The curve of an order and a ranking; None where the log could not give it."""
