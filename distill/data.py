@@ -3,6 +3,7 @@
 Shapes: N pairs, T tasks.
 """
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -23,11 +24,11 @@ def read_scored(
     log: LogPaths,
     cache: Path,
     *,
-    scenario: str,
+    scenario: str | tuple[str, ...],
     start: datetime | None = None,
     end: datetime | None = None,
 ) -> Examples:
-    """Every pair of the scenario's requests with ``start <= event_time < end``, each with teacher logits.
+    """Every pair of one or several scenarios' requests with ``start <= event_time < end``, each with teacher logits.
 
     Args:
         schema: A fitted schema.
@@ -35,17 +36,46 @@ def read_scored(
         cache: Directory that keeps the encoded log; a second call maps it.
 
     Raises:
-        LogError: A pair has no teacher logit, several teachers scored the log, or no pair is left.
+        LogError: A pair has no teacher logit, several teachers scored the log, or a scenario has no pair.
     """
     examples = encode_log(schema, log, cache, teacher=True, labels=False, scenario=scenario, start=start, end=end)
+    names = scenario if isinstance(scenario, str) else " and ".join(scenario)
     unscored = examples.summary.dropped.get(_NO_TEACHER, 0)
     if unscored:
         raise LogError(
-            f"{log.candidates}: {unscored:,} of {unscored + len(examples):,} pairs of scenario {scenario} have no "
+            f"{log.candidates}: {unscored:,} of {unscored + len(examples):,} pairs of scenario {names} have no "
             "teacher logit for every task; run `adsieve heavy score` on the whole period, or narrow it by --from and "
             "--until"
         )
+    if not isinstance(scenario, str):
+        _check_scenarios(examples, scenario)
     return examples
+
+
+def _check_scenarios(examples: Examples, wanted: tuple[str, ...]) -> None:
+    codes = np.unique(np.asarray(examples.scenario)[examples.request_row])
+    lacking = sorted(set(wanted) - {examples.summary.scenario_names[code] for code in codes})
+    if lacking:
+        raise LogError(f"{examples.log.requests}: scenario {lacking[0]} has no pair to learn from in this period")
+
+
+def weighted(examples: Examples, config: DistillConfig) -> Examples:
+    """The examples weighted by what each pair counts, scaled to a mean of 1 so that rates keep their meaning.
+
+    Raises:
+        LogError: As of :func:`pair_weights`, or labels are to count and no winner has one.
+    """
+    if config.label_weight > 0:
+        _check_labels(examples)
+    weights = pair_weights(examples, config)
+    return replace(examples, weight=weights / weights.mean())
+
+
+def _check_labels(examples: Examples) -> None:
+    known = ~np.isnan(examples.labels[np.asarray(examples.stage) == STAGES.index("winner")])
+    if not known.any():
+        columns = ", ".join(f"label_{task}" for task in examples.summary.tasks)
+        raise LogError(f"{examples.log.candidates}: no winner has a value in {columns}, needed for label_weight")
 
 
 def pair_weights(examples: Examples, config: DistillConfig) -> np.ndarray:

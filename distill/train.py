@@ -5,7 +5,6 @@ Shapes: N pairs, H heads.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -14,22 +13,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contracts.errors import ConfigError
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
 from distill.batches import DayBatches
 from distill.config import DistillConfig
-from distill.data import pair_weights, read_scored
-from distill.loss import bernoulli_kl, distillation_loss, weighted_mean
+from distill.data import read_scored, weighted
+from distill.domains import RowDomains, row_domains
+from distill.loss import bernoulli_kl
+from distill.objective import Objective, objective
 from distill.run import Run, RunSummary, build_student
-from modeling.batches import Batch, ordered_batches
+from modeling.batches import Batch, gather, ordered_batches
+from modeling.compile import compiled, resolve_compile, step_flops
 from modeling.distributed import ALONE, Ranks
 from modeling.examples import Examples
 from modeling.loop import TrainResult, mean_loss, train
 from modeling.run import EXAMPLES, begin_run, finish_run, read_run
 from modeling.split import split_by_time
 from modeling.weights import model_weights
-from towers.two_tower import TwoTower
+from towers.embedding import pair_logits
+from towers.two_tower import Domains, TwoTower
+
+Towers = Callable[[Tensor, Tensor, Domains | None], tuple[Tensor, Tensor]]
+"""From the flat inputs of both sides to their embeddings."""
 
 
 def train_student(
@@ -65,12 +70,12 @@ def train_student(
     """
     with ranks.main_first():
         begin_run(out, schema, config)
-        head_weights = _head_weights(schema, config)
+        wanted = objective(schema, config, ranks.device)
         examples = read_scored(schema, log, out / EXAMPLES, scenario=scenario, start=start, end=end)
-    training, validation = split_by_time(_weighted(examples, config), config.validation_share)
+    training, validation = split_by_time(weighted(examples, config), config.validation_share)
     model = build_student(schema, config)
     model.query_tower.heads.set_prior(_prior(training))
-    result = fit(model, training, validation, head_weights, config, out, ranks)
+    result = fit(model, training, validation, config, out, ranks, wanted=wanted)
     with ranks.main_first():
         if ranks.is_main:
             summary = RunSummary(
@@ -93,21 +98,25 @@ def fit(
     model: TwoTower,
     training: Examples,
     validation: Examples | None,
-    head_weights: Tensor,
     config: DistillConfig,
     out: Path,
     ranks: Ranks = ALONE,
+    *,
+    wanted: Objective,
 ) -> TrainResult:
-    """Run the training loop; the model ends with its best weights by validation KL, or its last without validation."""
+    """Run the training loop.
+
+    The model ends with its best weights by the objective's divergence on the validation part, or with its last.
+
+    Args:
+        wanted: What is minimised.
+    """
     source = DayBatches(training, pairs_per_batch=config.pairs_per_batch, seed=config.seed, ranks=ranks)
-    head_weights = head_weights.to(ranks.device)
-    validate = None
-    if validation is not None:
-        validate = _validator(model, validation, head_weights, config, ranks)
+    domains = row_domains(training, config.towers.domains) if config.towers.domains else None
+    towers = _towers(model, training, domains, config)
 
     def loss(batch: Batch) -> Tensor:
-        mean = distillation_loss(forward(model, batch), batch.teacher, batch.weight, head_weights)
-        return _share_of_mean(mean, batch, ranks)
+        return _share_of_mean(wanted.loss(forward(model, batch, domains, towers), batch), batch, ranks)
 
     return train(
         model,
@@ -115,12 +124,34 @@ def fit(
         loss,
         config=config.loop,
         run_directory=out,
-        validate=validate,
+        validate=None if validation is None else _validator(model, validation, domains, config, ranks, wanted),
         fingerprint=msgspec.json.encode([config, training.fingerprint]).decode(),
         title="Distilling the student",
         batch_size=config.pairs_per_batch,
         ranks=ranks,
     )
+
+
+def forward(model: TwoTower, batch: Batch, domains: RowDomains | None = None, towers: Towers | None = None) -> Tensor:
+    """Logits [N, H] of a batch.
+
+    Args:
+        domains: Of the rows that the batch was drawn from, for a model with domains.
+        towers: The model's own ``embed_flat``, compiled.
+    """
+    of_batch = None if domains is None else domains.of(batch)
+    embedded = (towers or model.embed_flat)(*model.look_up(batch.query, batch.ad), of_batch)
+    return pair_logits(*embedded, batch.request_index, batch.ad_index)
+
+
+def _towers(model: TwoTower, training: Examples, domains: RowDomains | None, config: DistillConfig) -> Towers:
+    """The dense layers, compiled where that is configured, or where the run is long enough for it."""
+    run_flops = 0.0
+    if config.compile == "auto":
+        batch = gather(training, np.arange(min(len(training), config.pairs_per_batch)))
+        steps = config.loop.epochs * len(training) / len(batch)
+        run_flops = steps * step_flops(lambda: forward(model, batch, domains))
+    return compiled(model.embed_flat) if resolve_compile(config.compile, run_flops=run_flops) else model.embed_flat
 
 
 def _share_of_mean(mean: Tensor, batch: Batch, ranks: Ranks) -> Tensor:
@@ -130,35 +161,21 @@ def _share_of_mean(mean: Tensor, batch: Batch, ranks: Ranks) -> Tensor:
     return mean * (len(batch) / float(ranks.sum(torch.tensor(float(len(batch))))))
 
 
-def forward(model: TwoTower, batch: Batch) -> Tensor:
-    """Logits [N, H] of a batch."""
-    return model(batch.query, batch.ad, batch.request_index, batch.ad_index)
-
-
-def _weighted(examples: Examples, config: DistillConfig) -> Examples:
-    """The examples weighted by what each pair counts, scaled to a mean of 1 so that rates keep their meaning."""
-    weights = pair_weights(examples, config)
-    return replace(examples, weight=weights / weights.mean())
-
-
-def _head_weights(schema: FeatureSchema, config: DistillConfig) -> Tensor:
-    unknown = sorted(set(config.head_weights) - set(schema.tasks))
-    if unknown:
-        raise ConfigError(f"head_weights: expected some of {', '.join(schema.tasks)}, got {unknown[0]!r}")
-    return torch.tensor([config.head_weights.get(task, 1.0) for task in schema.tasks])
-
-
 def _prior(training: Examples) -> Tensor:
     """The teacher's mean logit of each head [H]."""
     return torch.from_numpy(np.average(training.teacher, axis=0, weights=training.weight))
 
 
 def _validator(
-    model: TwoTower, validation: Examples, head_weights: Tensor, config: DistillConfig, ranks: Ranks
+    model: TwoTower,
+    validation: Examples,
+    domains: RowDomains | None,
+    config: DistillConfig,
+    ranks: Ranks,
+    wanted: Objective,
 ) -> Callable[[], float]:
     def loss(batch: Batch) -> Tensor:
-        mean = weighted_mean(bernoulli_kl(forward(model, batch), batch.teacher), batch.weight, head_weights)
-        return _share_of_mean(mean, batch, ranks)
+        return _share_of_mean(wanted.divergence(forward(model, batch, domains), batch), batch, ranks)
 
     def validate() -> float:
         size, device = config.pairs_per_batch, ranks.device
@@ -169,8 +186,9 @@ def _validator(
 
 @torch.no_grad()
 def _head_kl(model: TwoTower, validation: Examples, schema: FeatureSchema, config: DistillConfig) -> dict[str, float]:
+    domains = row_domains(validation, config.towers.domains) if config.towers.domains else None
     batches = ordered_batches(validation, pairs_per_batch=config.pairs_per_batch)
-    found = [(bernoulli_kl(forward(model, batch), batch.teacher), batch.weight[:, None]) for batch in batches]
+    found = [(bernoulli_kl(forward(model, batch, domains), batch.teacher), batch.weight[:, None]) for batch in batches]
     total = torch.stack([(kl * weight).sum(0) for kl, weight in found]).sum(0)
     mean = total / torch.stack([weight.sum() for _, weight in found]).sum()
     return dict(zip(schema.tasks, mean.tolist(), strict=True))

@@ -7,9 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from contracts.bundle import WEIGHTS_FILE
 from contracts.records import LogPaths
@@ -25,7 +23,7 @@ from heavy_ranker.rows import IndexedRows
 from heavy_ranker.run import Run, RunSummary, build_model, with_groups
 from heavy_ranker.warmstart import WarmSource, WarmStart, carry, with_continued_groups
 from modeling.batches import Batch, ShuffledBatches, gather, ordered_batches
-from modeling.compile import compiled, resolve_compile
+from modeling.compile import compiled, resolve_compile, step_flops
 from modeling.distributed import ALONE, Ranks
 from modeling.examples import Examples
 from modeling.loop import TrainResult, mean_loss, train
@@ -185,13 +183,11 @@ def _interact(model: HeavyModel, training: Examples, config: HeavyConfig) -> Int
     return compiled(model.interact) if resolve_compile(config.compile, run_flops=run_flops) else model.interact
 
 
-@torch.no_grad()
 def _run_flops(model: HeavyModel, training: Examples, config: HeavyConfig) -> float:
     """FLOPs of all passes forward, and of backward ones at twice as many, judged by the first batch of the log."""
     batch = gather(training, np.arange(min(len(training), config.batch_size)))
-    with FlopCounterMode(display=False) as counter:
-        model(batch.sides(), batch.request_index, batch.ad_index)
-    return 3.0 * counter.get_total_flops() * len(training) / len(batch) * config.loop.epochs
+    flops = step_flops(lambda: model(batch.sides(), batch.request_index, batch.ad_index))
+    return flops * len(training) / len(batch) * config.loop.epochs
 
 
 def count_parameters(model: HeavyModel) -> dict[str, int]:

@@ -46,6 +46,8 @@ class Batch:
         teacher: float32 [N, T] logits, NaN where there are none.
         weight: float32 [N].
         stage: int8 [N].
+        requests: int64 [R] on the CPU, the requests' rows in the examples.
+        ads: int64 [A] on the CPU, the ads' rows in the examples.
         rows: int64 [N] on the CPU, the pairs' positions in the examples. Empty in a process whose share of a batch is
             empty: it holds one pair that weighs nothing and has no label, so that it takes part in every exchange.
     """
@@ -59,6 +61,8 @@ class Batch:
     teacher: Tensor
     weight: Tensor
     stage: Tensor
+    requests: Tensor
+    ads: Tensor
     rows: Tensor
 
     def __len__(self) -> int:
@@ -85,6 +89,8 @@ def gather(examples: Examples, rows: np.ndarray, *, device: torch.device | str =
         teacher=_tensor(examples.teacher[rows], device),
         weight=_tensor(examples.weight[rows], device),
         stage=_tensor(examples.stage[rows], device),
+        requests=torch.from_numpy(requests.astype(np.int64)),
+        ads=torch.from_numpy(ads.astype(np.int64)),
         rows=torch.from_numpy(rows),
     )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 Compile = bool | Literal["auto"]
 
@@ -39,6 +40,14 @@ def resolve_compile(choice: Compile, *, run_flops: float) -> bool:
         (False, True)
     """
     return run_flops >= WORTHWHILE_FLOPS if choice == "auto" else choice
+
+
+@torch.no_grad()
+def step_flops(forward: Callable[[], object]) -> float:
+    """FLOPs of one training step: those of the forward pass given, and twice as many of the backward pass."""
+    with FlopCounterMode(display=False) as counter:
+        forward()
+    return 3.0 * counter.get_total_flops()
 
 
 def compiled(function: Callable[P, T]) -> Callable[P, T]:

@@ -132,7 +132,7 @@ def encode_log(
     *,
     teacher: bool,
     labels: bool,
-    scenario: str | None = None,
+    scenario: str | tuple[str, ...] | None = None,
     start: datetime | None = None,
     end: datetime | None = None,
     stages: Collection[str] | None = None,
@@ -148,7 +148,7 @@ def encode_log(
         directory: Of the cache; each combination of schema, files and filters has a directory of its own inside.
         teacher: Read teacher logits, and only pairs that have them for every task, all of one ``teacher_version``.
         labels: Only pairs that have a label for the first task.
-        scenario: Only requests of this scenario.
+        scenario: Only requests of this scenario, or of these.
         start: Only requests not before this time, which carries a zone.
         end: Only requests before this time.
         stages: Only pairs of these furthest stages.

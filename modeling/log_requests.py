@@ -21,13 +21,13 @@ from modeling.log_scan import scan
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Which requests are read: of one scenario where given, with ``start <= event_time < end`` where given.
+    """Which requests are read: of one or several scenarios, and with ``start <= event_time < end``, where given.
 
     Raises:
         InputError: ``start`` or ``end`` has no time zone.
     """
 
-    scenario: str | None = None
+    scenario: str | tuple[str, ...] | None = None
     start: datetime | None = None
     end: datetime | None = None
 
@@ -40,7 +40,8 @@ class Window:
         """bool [B], the rows that are read."""
         keep = np.ones(len(event_time), bool)
         if self.scenario is not None:
-            keep &= np.asarray(pc.equal(scenarios, self.scenario).fill_null(False))
+            wanted = (self.scenario,) if isinstance(self.scenario, str) else self.scenario
+            keep &= np.asarray(pc.is_in(scenarios, value_set=pa.array(wanted, pa.string())))
         if self.start is not None:
             keep &= event_time >= utc_microseconds(self.start)
         if self.end is not None:

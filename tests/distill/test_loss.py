@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from distill.loss import bernoulli_kl, distillation_loss, soft_cross_entropy
+from distill.loss import bernoulli_kl, entropy, soft_cross_entropy, target_probabilities, weighted_mean
 
 
 def _logits(seed: int, pairs: int = 7, heads: int = 2) -> torch.Tensor:
@@ -28,10 +28,16 @@ def test_kl_of_equal_logits_is_zero() -> None:
     np.testing.assert_array_equal(bernoulli_kl(logits, logits).numpy(), 0)
 
 
+def test_kl_is_the_cross_entropy_less_the_entropy() -> None:
+    student, target = _logits(1), torch.sigmoid(_logits(2))
+    torch.testing.assert_close(soft_cross_entropy(student, target) - entropy(target), bernoulli_kl(student, _logits(2)))
+    assert entropy(torch.tensor([0.0, 1.0])).tolist() == [0.0, 0.0]
+
+
 def test_gradient_is_student_minus_teacher_probability() -> None:
-    student, teacher = _logits(1).requires_grad_(), _logits(2)
+    student, teacher = _logits(1).requires_grad_(), torch.sigmoid(_logits(2))
     soft_cross_entropy(student, teacher).sum().backward()
-    torch.testing.assert_close(student.grad, torch.sigmoid(student.detach()) - torch.sigmoid(teacher))
+    torch.testing.assert_close(student.grad, torch.sigmoid(student.detach()) - teacher)
 
 
 def test_extreme_logits_stay_finite() -> None:
@@ -39,30 +45,28 @@ def test_extreme_logits_stay_finite() -> None:
     assert torch.isfinite(bernoulli_kl(student, teacher)).all()
 
 
-def test_loss_weighs_pairs_and_heads() -> None:
+@pytest.mark.parametrize("label_weight", [0.0, 0.3, 1.0])
+def test_labels_of_winners_blend_both_losses(label_weight: float) -> None:
+    """Row by row, head by head, as one would write it down."""
     student, teacher = _logits(1), _logits(2)
+    stage = torch.tensor([2, 2, 1, 0, 2, 2, 1])
+    labels = torch.tensor([[1, 0], [0, math.nan], [1, 1], [0, 0], [math.nan, math.nan], [0.25, 1], [math.nan, 0]])
+    labels = labels.double()
+    found = soft_cross_entropy(student, target_probabilities(teacher, labels, stage, label_weight))
+    for n in range(7):
+        for h in range(2):
+            p, q = (1 / (1 + math.exp(-float(logits[n, h]))) for logits in (teacher, student))
+            expected = -p * math.log(q) - (1 - p) * math.log(1 - q)
+            y = float(labels[n, h])
+            if stage[n] == 2 and not math.isnan(y):
+                of_label = -y * math.log(q) - (1 - y) * math.log(1 - q)
+                expected = (1 - label_weight) * expected + label_weight * of_label
+            assert found[n, h].item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_mean_weighs_pairs_and_heads() -> None:
+    values = _logits(1)
     weight = torch.tensor([1, 0, 2, 1, 0.5, 3, 1], dtype=torch.float64)
     head_weights = torch.tensor([1.0, 4.0], dtype=torch.float64)
-    entropy = soft_cross_entropy(student, teacher)
-    expected = sum(
-        head_weights[h].item() * math.fsum((weight * entropy[:, h]).tolist()) / len(weight) for h in range(2)
-    )
-    assert distillation_loss(student, teacher, weight, head_weights).item() == pytest.approx(expected, rel=1e-12)
-
-
-def test_weight_two_equals_the_row_twice() -> None:
-    student, teacher = _logits(1, pairs=2), _logits(2, pairs=2)
-    heads = torch.ones(2, dtype=torch.float64)
-    weighted = distillation_loss(student, teacher, torch.tensor([2.0, 1.0], dtype=torch.float64), heads) * 2
-    rows = torch.tensor([0, 0, 1])
-    repeated = distillation_loss(student[rows], teacher[rows], torch.ones(3, dtype=torch.float64), heads) * 3
-    torch.testing.assert_close(weighted, repeated)
-
-
-def test_loss_is_fp32_under_autocast() -> None:
-    student, teacher, weight = _logits(1).float(), _logits(2).float(), torch.ones(7)
-    plain = distillation_loss(student, teacher, weight, torch.ones(2))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = distillation_loss(student, teacher, weight, torch.ones(2))
-    assert rounded.dtype == torch.float32
-    torch.testing.assert_close(rounded, plain, rtol=1e-6, atol=0)
+    expected = sum(head_weights[h].item() * math.fsum((weight * values[:, h]).tolist()) / len(weight) for h in range(2))
+    assert weighted_mean(values, weight, head_weights).item() == pytest.approx(expected, rel=1e-12)
