@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from contracts.errors import ArtifactError, InputError
+from contracts.errors import ArtifactError, InputError, WrongArtifactError
 
 READY = "READY"
 MANIFEST = "manifest.json"
@@ -29,6 +29,17 @@ NO_MANIFEST = "-"
 
 _CHUNK_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+_MARKS = {
+    "series.json": "a teacher series, whose bundles are members/*/bundle",
+    "run.json": "a training run, of which `export` or `publish` seals a bundle",
+    "members": "a teacher series that has not finished",
+    "checkpoints": "a training run that has not finished",
+    "examples": "a training run that has not finished",
+    "candidates": "a log",
+    "current": "a store of releases",
+}
+"""What a file or folder tells of the directory that it stands in."""
 
 T = TypeVar("T")
 
@@ -75,6 +86,28 @@ def is_ready(directory: Path) -> bool:
 def is_name(value: str) -> bool:
     """Whether ``value`` can be a file name as ``check_name`` expects it."""
     return _NAME.fullmatch(value) is not None
+
+
+def holding(directory: Path) -> str:
+    """``, it holds a log`` or what else the marks of a directory tell of it, for a message where another was expected.
+
+    Example:
+        >>> holding(Path("/"))
+        ''
+    """
+    manifest = _keys(Path(directory) / MANIFEST)
+    if "kind" in manifest:
+        return f", it holds a sealed bundle of kind {manifest['kind']}"
+    if "two_tower" in manifest:
+        return ", it holds an index"
+    return next((f", it holds {words}" for mark, words in _MARKS.items() if (Path(directory) / mark).exists()), "")
+
+
+def _keys(manifest: Path) -> dict[str, Any]:
+    with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+        found = msgspec.json.decode(manifest.read_bytes())
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def check_name(value: str, what: str) -> str:
@@ -130,23 +163,27 @@ def read_manifest(directory: Path, type_: type[T]) -> T:
     """Read ``manifest.json`` of a finished artifact and check it against READY.
 
     Raises:
-        ArtifactError: The directory is absent or unfinished, or its manifest is altered or of another kind.
+        WrongArtifactError: The directory is absent, no artifact, or one of another kind.
+        ArtifactError: Its manifest is missing or altered.
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise ArtifactError(f"{directory}: no such directory")
+        raise WrongArtifactError(f"{directory}: no such directory")
     if not is_ready(directory):
-        raise ArtifactError(f"{directory}: unfinished, it has no {READY}")
+        raise WrongArtifactError(f"{directory}: unfinished, it has no {READY}{holding(directory)}")
     path = directory / MANIFEST
+    mark = (directory / READY).read_text().strip()
+    if mark == NO_MANIFEST:
+        raise WrongArtifactError(f"{directory}: has no {MANIFEST}{holding(directory)}")
     if not path.is_file():
         raise ArtifactError(f"{path}: missing")
     data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != (directory / READY).read_text().strip():
+    if hashlib.sha256(data).hexdigest() != mark:
         raise ArtifactError(f"{path}: wrong checksum, it is not the manifest that {READY} was written for")
     try:
         return msgspec.json.decode(data, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{path}: not a manifest of the expected kind: {error}") from error
+        raise WrongArtifactError(f"{path}: not a manifest of the expected kind{holding(directory)}: {error}") from error
 
 
 def write_json(path: Path, value: Any) -> None:

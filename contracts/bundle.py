@@ -26,7 +26,7 @@ from contracts.artifact import (
     verify_files,
     write_json,
 )
-from contracts.errors import ArtifactError, MismatchError
+from contracts.errors import ArtifactError, MismatchError, WrongArtifactError
 from contracts.schema import FeatureSchema, load_schema, save_schema
 from contracts.tensors import read_tensors
 
@@ -155,13 +155,14 @@ def open_bundle(path: Path, *, kind: Kind | None = None, verify: bool = True) ->
         verify: Also compare the checksum of every file; a reader that did so a moment ago may skip it.
 
     Raises:
-        ArtifactError: Unfinished, truncated or altered.
-        MismatchError: Of another kind, or its schema is not the one that its manifest names.
+        WrongArtifactError: It is no bundle, or one of another kind.
+        ArtifactError: Truncated or altered.
+        MismatchError: Its schema is not the one that its manifest names.
     """
     path = Path(path)
     manifest = read_manifest(path, BundleManifest)
     if kind is not None and manifest.kind != kind:
-        raise MismatchError(f"{path}: is a bundle of kind {manifest.kind!r}, expected {kind!r}")
+        raise WrongArtifactError(f"{path}: is a bundle of kind {manifest.kind!r}, expected {kind!r}")
     _require_files(path, manifest.kind, manifest.files)
     if verify:
         verify_files(path, manifest.files)

@@ -7,6 +7,7 @@
     │   └── RequestError       a ranking request (HTTP 422)
     └── ArtifactError          a bundle, index or release is truncated or altered
         └── MismatchError      two versions or fingerprints that do not belong together
+            └── WrongArtifactError   a path leads to something else than was asked for   exit code 2
 
 Every message names the file or field, the value, and what was expected. Anything else that escapes a command is a bug.
 """
@@ -51,3 +52,9 @@ class ArtifactError(AdsieveError):
 
 class MismatchError(ArtifactError):
     """Two versions or fingerprints do not belong together."""
+
+
+class WrongArtifactError(MismatchError):
+    """A path that was handed in leads to nothing, or to something else than was asked for."""
+
+    exit_code = 2

@@ -15,7 +15,7 @@ from heavy_ranker.cli_incremental import (
     run_series,
     warm_config,
 )
-from heavy_ranker.cli_options import Log
+from heavy_ranker.cli_options import Log, RunOption, chosen_run
 from heavy_ranker.cli_scale import scale
 from heavy_ranker.cli_score import score
 
@@ -101,7 +101,7 @@ def train(
         choice = SeriesChoice.parse(series, first_days=first_days, fold_by=fold_by)
         return run_series(choice, log, schema, out, choose_config(preset, config, given), start, end, json=json)
     with join_ranks() as ranks:
-        source = None if warm_start is None else open_source(warm_start)
+        source = None if warm_start is None else open_source(chosen_run(warm_start))
         chosen = choose_config(preset, config, given, base=None if source is None else warm_config(source))
         log_paths, fitted = LogPaths.under(log), load_schema(schema, fitted=True)
         run = train_heavy(fitted, log_paths, out, chosen, start=start, end=end, ranks=ranks, warm_start=source)
@@ -130,7 +130,7 @@ def train(
 @app.command()
 def evaluate(
     log: Log,
-    run: Annotated[Path, typer.Option(help="Finished run directory.")],
+    run: RunOption,
     start: From = None,
     end: Until = None,
     out: Annotated[Path | None, typer.Option(help="Also write the result to this JSON file.")] = None,
@@ -143,7 +143,8 @@ def evaluate(
     from heavy_ranker.flops import Flops
     from heavy_ranker.run import load_run
 
-    result = evaluate_run(load_run(run), LogPaths.under(log), start=start, end=end)
+    judged = chosen_run(run)
+    result = {"run": str(judged)} | evaluate_run(load_run(judged), LogPaths.under(log), start=start, end=end)
     if out is not None:
         write_json(out, result)
     if json:
@@ -156,7 +157,7 @@ def evaluate(
 @app.command()
 def export(
     log: Log,
-    run: Annotated[Path, typer.Option(help="Finished run directory.")],
+    run: RunOption,
     out: Annotated[Path, typer.Option(help="Bundle to create; it appears whole or not at all.")],
     tables: Annotated[
         Literal["fp32", "int8"],
@@ -169,7 +170,7 @@ def export(
     from heavy_ranker.export import export_heavy
     from heavy_ranker.run import load_run
 
-    bundle = export_heavy(load_run(run), LogPaths.under(log), out, tables=tables)
+    bundle = export_heavy(load_run(chosen_run(run)), LogPaths.under(log), out, tables=tables)
     if json:
         print_json({"bundle": str(out), "version": bundle.manifest.version})
     else:

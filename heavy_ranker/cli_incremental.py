@@ -21,8 +21,8 @@ WarmStartOption = Annotated[
         "--warm-start",
         exists=True,
         file_okay=False,
-        help="Run or bundle to begin from. Its configuration counts, for one epoch, where no option says otherwise; "
-        "features that are new or changed start anew.",
+        help="Run, bundle or daily series to begin from. Its configuration counts, for one epoch, where no option says "
+        "otherwise; features that are new or changed start anew.",
     ),
 ]
 SeriesOption = Annotated[

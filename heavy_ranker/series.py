@@ -17,13 +17,14 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from contracts.artifact import holding
 from contracts.bundle import Bundle, open_bundle
-from contracts.errors import ArtifactError, InputError, MismatchError
+from contracts.errors import ArtifactError, InputError, MismatchError, WrongArtifactError
 from contracts.records import plain_text
 from contracts.schema import FeatureSchema
 from modeling.log_requests import utc_microseconds
 
-SERIES_FILE, MEMBERS, BUNDLE = "series.json", "members", "bundle"
+SERIES_FILE, MEMBERS, BUNDLE, RUN = "series.json", "members", "bundle", "run"
 NO_MEMBER = -1
 """In place of a member where a series has none for a request: before the first day that it scores."""
 
@@ -151,12 +152,15 @@ def read_series(path: Path) -> SeriesManifest:
     """The manifest of a series.
 
     Raises:
-        ArtifactError: There is none, or it is malformed.
+        WrongArtifactError: There is none.
+        ArtifactError: It is malformed.
         MismatchError: It has changed since it was written.
     """
     source = Path(path) / SERIES_FILE
     if not source.is_file():
-        raise ArtifactError(f"{path}: no finished series here (no {SERIES_FILE}); run `adsieve heavy train --series`")
+        raise WrongArtifactError(
+            f"{path}: no finished series here (no {SERIES_FILE}){holding(path)}; run `adsieve heavy train --series`"
+        )
     try:
         manifest = msgspec.json.decode(source.read_bytes(), type=SeriesManifest)
     except msgspec.DecodeError as error:
@@ -202,6 +206,25 @@ def bundle_teacher(bundle: Bundle) -> Teacher:
     """A single bundle as the teacher of every row."""
     watermark = utc_microseconds(datetime.fromisoformat(bundle.manifest.watermark))
     return Teacher(bundle.manifest.version, bundle.schema, (TeacherMember(str(bundle.path)),), seen_until=watermark)
+
+
+def newest_run(path: Path) -> Path:
+    """The run of the newest model of a daily series; ``path`` itself where it is no series.
+
+    Raises:
+        InputError: A series of folds has no newest model.
+        ArtifactError: The series is malformed.
+    """
+    if not (Path(path) / SERIES_FILE).is_file():
+        return Path(path)
+    manifest = read_series(path)
+    newest = member_path(path, manifest.members[-1].name) / RUN
+    if manifest.kind == "folds":
+        raise InputError(
+            f"{path}: is a series of {len(manifest.members)} folds, none of whose models is the newest; name the run "
+            f"of one, such as {newest}"
+        )
+    return newest
 
 
 def member_path(series: Path, name: str) -> Path:

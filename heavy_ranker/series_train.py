@@ -27,6 +27,7 @@ from heavy_ranker.export import export_heavy
 from heavy_ranker.run import Run, load_run, with_groups
 from heavy_ranker.series import (
     BUNDLE,
+    RUN,
     SERIES_FILE,
     Member,
     SeriesKind,
@@ -36,12 +37,13 @@ from heavy_ranker.series import (
     series_version,
 )
 from heavy_ranker.train import train_examples
-from heavy_ranker.warmstart import CHECKPOINTS, open_source
+from heavy_ranker.warmstart import open_source
 from modeling.examples import Examples
 from modeling.log_requests import utc_microseconds
 from modeling.run import EXAMPLES, SUMMARY_FILE, begin_run
+from modeling.warm_start import CHECKPOINTS
 
-RUN, MEMBER_FILE = "run", "member.json"
+MEMBER_FILE = "member.json"
 DAY = timedelta(days=1)
 
 

@@ -35,7 +35,7 @@ from contracts.artifact import (
     write_json,
 )
 from contracts.bundle import BundleManifest, open_bundle
-from contracts.errors import ArtifactError, InputError
+from contracts.errors import ArtifactError, InputError, WrongArtifactError
 from contracts.release import IndexManifest, Release, check_pairing
 
 BUNDLES, INDEXES, RELEASES, CURRENT = "bundles", "indexes", "releases", "current"
@@ -134,7 +134,10 @@ class DirectoryStore:
                 raise InputError(f"{self.root}: scenario {scenario!r} has no earlier release to roll back to")
             release = self.release(scenario, pointer.history[-1])
             paths = self.paths(release)
-            _verified(paths.two_tower, paths.heavy, paths.index)
+            try:
+                _verified(paths.two_tower, paths.heavy, paths.index)
+            except WrongArtifactError as error:  # of the store itself, so nobody handed in a wrong path
+                raise ArtifactError(str(error)) from error
             self._move(scenario, Pointer(release=release.release_id, history=pointer.history[:-1]))
             return release
 

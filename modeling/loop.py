@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from contracts.errors import AdsieveError, InputError, MismatchError
+from contracts.errors import AdsieveError, InputError
 from contracts.progress import Advance, progress
 from modeling import checkpoint
 from modeling.dense_optimizer import dense_optimizer, scaled_rate
@@ -73,8 +73,7 @@ def train(
 
     Raises:
         ConfigError: ``reference_batch_size`` is set, and there is no ``batch_size``.
-        InputError: ``source`` has no batch.
-        MismatchError: ``run_directory`` has checkpoints of another run.
+        InputError: ``source`` has no batch, or ``run_directory`` has checkpoints of another run.
         AdsieveError: The loss is no longer finite, or the processes hold different weights.
     """
     keep_freed_memory()
@@ -154,7 +153,7 @@ class _Run(Generic[B]):
         found = checkpoint.at(self._checkpoints, step)
         self.state = found.state(LoopState)
         if self.state.run != run:
-            raise MismatchError(
+            raise InputError(
                 f"{self._checkpoints}: holds checkpoints of a run with another configuration or other data; "
                 "choose another directory, or remove it to start anew"
             )

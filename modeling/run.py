@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from contracts.artifact import write_json
+from contracts.artifact import holding, write_json
 from contracts.bundle import CONFIG_FILE, SCHEMA_FILE, WEIGHTS_FILE
 from contracts.config import load_config
 from contracts.errors import ArtifactError, InputError, MismatchError
@@ -70,7 +70,8 @@ def read_run(path: Path, config_type: type[C], summary_type: type[S], *, command
         MismatchError: The schema has changed since.
     """
     if not (path / SUMMARY_FILE).exists():
-        raise InputError(f"{path}: no finished run here (no {SUMMARY_FILE}); run `{command} --out {path}`")
+        found = f"no finished run here (no {SUMMARY_FILE}){holding(path)}"
+        raise InputError(f"{path}: {found}; run `{command} --out {path}`")
     schema, config = load_schema(path / SCHEMA_FILE), load_config(path / CONFIG_FILE, config_type)
     try:
         summary = msgspec.json.decode((path / SUMMARY_FILE).read_bytes(), type=summary_type)

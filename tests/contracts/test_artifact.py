@@ -1,6 +1,8 @@
 """Artifacts appear whole or not at all, and a reader notices every change."""
 
+import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from contracts.artifact import (
     write_bytes,
     write_json,
 )
-from contracts.errors import ArtifactError, InputError
+from contracts.errors import ArtifactError, InputError, WrongArtifactError
 
 
 class Note(msgspec.Struct, forbid_unknown_fields=True):
@@ -139,6 +141,40 @@ def test_unfinished_and_altered_artifacts_are_refused(tmp_path: Path) -> None:
     assert not is_ready(tmp_path / "a")
     with pytest.raises(ArtifactError, match="unfinished"):
         read_manifest(tmp_path / "a", Note)
+
+
+@pytest.mark.parametrize(
+    ("marks", "words"),
+    [
+        (["series.json", "members/"], "a teacher series, whose bundles are members/*/bundle"),
+        (["run.json", "checkpoints/"], "a training run, of which `export` or `publish` seals a bundle"),
+        (["config.json", "examples/"], "a training run that has not finished"),
+        (["members/"], "a teacher series that has not finished"),
+        (["candidates/", "requests/", "ads/"], "a log"),
+        (["READY", "candidates/"], "a log"),
+        (["current/", "bundles/"], "a store of releases"),
+    ],
+)
+def test_another_directory_than_an_artifact_is_wrong_usage(tmp_path: Path, marks: list[str], words: str) -> None:
+    for mark in marks:
+        if mark.endswith("/"):
+            (tmp_path / mark).mkdir()
+        else:
+            (tmp_path / mark).write_text("-")
+    with pytest.raises(WrongArtifactError, match=f", it holds {re.escape(words)}$") as refused:
+        read_manifest(tmp_path, Note)
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [('{"kind": "heavy"}', "a sealed bundle of kind heavy"), ('{"two_tower": "t"}', "an index")],
+)
+def test_an_artifact_of_another_kind_is_wrong_usage(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    (tmp_path / "READY").write_text(hashlib.sha256(text.encode()).hexdigest())
+    with pytest.raises(WrongArtifactError, match=f"not a manifest of the expected kind, it holds {words}: "):
+        read_manifest(tmp_path, Note)
 
 
 def test_write_bytes_replaces_whole(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 from contracts.bundle import Bundle, open_bundle, seal_bundle
 from contracts.config import convert
-from contracts.errors import ArtifactError, ConfigError, InputError, MismatchError
+from contracts.errors import ArtifactError, ConfigError, InputError, MismatchError, WrongArtifactError
 from contracts.schema import FeatureSchema, Table, save_schema
 from contracts.tensors import read_tensors
 
@@ -109,7 +109,7 @@ def test_truncated_and_altered_files_are_refused(tmp_path: Path, name: str) -> N
 
 def test_another_kind_and_another_schema_are_refused(tmp_path: Path) -> None:
     bundle = seal(tmp_path / "a")
-    with pytest.raises(MismatchError, match="is a bundle of kind 'two_tower', expected 'heavy'"):
+    with pytest.raises(WrongArtifactError, match="is a bundle of kind 'two_tower', expected 'heavy'"):
         open_bundle(tmp_path / "a", kind="heavy")
     tables = {**bundle.schema.tables, "video": Table(dim=8, buckets=64)}
     other = FeatureSchema(

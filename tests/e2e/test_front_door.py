@@ -1,6 +1,7 @@
 """What goes wrong outside of adsieve, such as a path that cannot be used, is one line and an exit code too."""
 
 import errno
+import hashlib
 import sys
 from pathlib import Path
 
@@ -136,3 +137,41 @@ def test_another_runtime_error_is_a_bug(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("sys.argv", ["adsieve", "simulate", str(tmp_path / "log")])
     with pytest.raises(RuntimeError, match="shapes differ"):
         adsieve.main()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("heavy", "train", "--logs", "log", "--schema", "s.yaml", "--out", "out", "--warm-start", "other"),
+        ("heavy", "evaluate", "--logs", "log", "--run", "other"),
+        ("heavy", "export", "--logs", "log", "--run", "other", "--out", "out"),
+        ("heavy", "score", "--logs", "log", "--bundle", "other", "--out", "out"),
+        ("heavy", "score", "--logs", "log", "--series", "other", "--out", "out"),
+        ("distill", "publish", "--logs", "log", "--run", "other", "--out", "out"),
+        ("distill", "evaluate", "--logs", "log", "--bundle", "other", "--out", "out"),
+        ("index", "build", "--ads", "log/ads", "--two-tower", "other", "--out", "out"),
+        ("index", "publish", "--two-tower", "other", "--index", "other", "--store", "store"),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+@pytest.mark.parametrize("holds", ["a log", "an index", "nothing"])
+def test_a_directory_of_something_else_is_wrong_usage_and_named(
+    command: tuple[str, ...],
+    holds: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    if holds == "a log":
+        (other / "candidates").mkdir()
+    if holds == "an index":
+        (other / "manifest.json").write_text('{"two_tower": "t"}')
+        (other / "READY").write_text(hashlib.sha256((other / "manifest.json").read_bytes()).hexdigest())
+    assert run(monkeypatch, *command) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: other")
+    assert holds == "nothing" or f", it holds {holds}" in message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other"]

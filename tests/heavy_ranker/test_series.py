@@ -21,12 +21,13 @@ from heavy_ranker.series import (
     TeacherMember,
     bundle_teacher,
     folds_of,
+    newest_run,
     read_series,
     series_teacher,
 )
 from heavy_ranker.series_train import train_daily, train_folds
-from heavy_ranker.warmstart import CHECKPOINTS
 from modeling.examples import encode_log
+from modeling.warm_start import CHECKPOINTS
 
 FIRST, SECOND, THIRD, FOURTH = (datetime(2026, 3, day, tzinfo=UTC) for day in range(1, 5))
 
@@ -234,3 +235,25 @@ def _rows_with_times(log, out):
     found = {name: np.array(table[name].to_pylist()) for name in ("teacher_version",)}
     found["teacher_click"] = np.asarray(table["teacher_click"], np.float64)
     return found | {"time": np.array([times[request_id] for request_id in table["request_id"].to_pylist()])}
+
+
+def test_a_daily_series_is_judged_exported_and_continued_by_its_newest_model(invoke, daily, log, tmp_path):
+    out, manifest = daily
+    newest = out / "members" / manifest.members[-1].name / "run"
+    logs, window = ("--logs", log.requests.removesuffix("/requests")), ("--from", "2026-03-03", "--until", "2026-03-04")
+    found = [
+        invoke("evaluate", *logs, "--run", path, *window, "--out", tmp_path / f"{number}.json")
+        for number, path in enumerate((out, newest))
+    ]
+    assert (tmp_path / "0.json").read_bytes() == (tmp_path / "1.json").read_bytes()
+    assert [str(newest) in result.stderr for result in found] == [True, False]
+    assert newest_run(out) == newest
+    assert newest_run(newest) == newest
+
+
+def test_of_a_series_of_folds_one_model_is_to_be_named(folds):
+    out, manifest = folds
+    with pytest.raises(
+        InputError, match=rf"series of {len(manifest.members)} folds.* name the run of one, such as .*run"
+    ):
+        newest_run(out)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contracts.errors import AdsieveError, InputError, MismatchError
+from contracts.errors import AdsieveError, InputError
 from contracts.schema import FeatureSchema, save_schema
 from modeling.loop import LoopConfig, TrainResult, mean_loss, train
 
@@ -121,7 +121,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 
 def test_runs_that_cannot_go_on_say_why(tmp_path: Path) -> None:
     fit(tmp_path / "one", epochs=1)
-    with pytest.raises(MismatchError, match="checkpoints of a run with another configuration"):
+    with pytest.raises(InputError, match="checkpoints of a run with another configuration"):
         fit(tmp_path / "one", epochs=2)
     with pytest.raises(InputError, match="nothing to train on"):
         fit(tmp_path / "two", per_epoch=0)
