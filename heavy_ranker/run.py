@@ -14,10 +14,10 @@ from heavy_ranker.build import build_ranker, model_sides, resolve_groups
 from heavy_ranker.config import HeavyConfig
 from heavy_ranker.flops import Flops
 from heavy_ranker.model import HeavyModel
-from heavy_ranker.warmstart_report import WarmReport
 from modeling.model_memory import require_memory
 from modeling.run import read_run, read_weights
 from modeling.tables import FeatureTables
+from modeling.warm_report import WarmReport
 from modeling.weights import load_weights
 
 

@@ -21,7 +21,7 @@ from heavy_ranker.loss import Reduction, impression_loss, known_weight
 from heavy_ranker.model import HeavyModel, Interact
 from heavy_ranker.rows import IndexedRows
 from heavy_ranker.run import Run, RunSummary, build_model, with_groups
-from heavy_ranker.warmstart import WarmSource, WarmStart, carry, with_continued_groups
+from heavy_ranker.warmstart import WarmSource, carry, with_continued_groups
 from modeling.batches import Batch, ShuffledBatches, gather, ordered_batches
 from modeling.compile import compiled, resolve_compile, step_flops
 from modeling.distributed import ALONE, Ranks
@@ -30,6 +30,7 @@ from modeling.loop import TrainResult, mean_loss, train
 from modeling.run import EXAMPLES, begin_run, finish_run, read_run, read_weights
 from modeling.split import split_by_time
 from modeling.tables import dense_parameters
+from modeling.warm_start import WarmStart
 from modeling.weights import load_weights, model_weights
 
 TITLE = "Training the heavy ranker"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from contracts.errors import ConfigError, InputError, LogError, MismatchError
+from contracts.errors import ConfigError, InputError, LogError
 from contracts.metrics import bernoulli_kl
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
@@ -89,7 +89,7 @@ def test_a_run_of_another_configuration_is_not_overwritten(
 def test_a_run_of_another_scenario_is_not_continued(
     run: Run, schema: FeatureSchema, log: LogPaths, config: DistillConfig
 ) -> None:
-    with pytest.raises(MismatchError, match="holds checkpoints of a run with another configuration or other data"):
+    with pytest.raises(InputError, match="holds checkpoints of a run with another configuration or other data"):
         train_student(schema, log, run.path, config, scenario="standard")
 
 

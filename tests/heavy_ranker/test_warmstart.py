@@ -6,16 +6,17 @@ import pytest
 import torch
 
 from contracts.config import convert
-from contracts.errors import InputError, MismatchError
+from contracts.errors import InputError
 from contracts.schema import FeatureSchema, save_schema
 from heavy_ranker.cli_incremental import warm_config
 from heavy_ranker.data import read_impressions
 from heavy_ranker.evaluate import predict
 from heavy_ranker.run import build_model, load_run, with_groups
 from heavy_ranker.train import train_heavy
-from heavy_ranker.warmstart import CHECKPOINTS, WarmSource, carry, continued_groups, open_source, with_continued_groups
+from heavy_ranker.warmstart import WarmSource, carry, continued_groups, open_source, with_continued_groups
 from modeling import checkpoint
 from modeling.tables import dense_parameters
+from modeling.warm_start import CHECKPOINTS, OptimizerStates
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_the_same_schema_carries_everything(source, schema, warm, run, log):
     for name, state in adam.items():
         assert all(torch.equal(start.adam[name][part], values) for part, values in state.items())
     for name, accumulated in model.tables.optimizer_state().items():
-        assert torch.equal(accumulated, source.adagrad[name])
+        assert torch.equal(accumulated, source.states.adagrad[name])
 
 
 def test_a_new_feature_changes_nothing_but_its_own_rows(schema, changed, warm, run, log, tmp_path):
@@ -127,7 +128,7 @@ def test_a_vocabulary_that_grew_keeps_its_values_rows(source, changed, warm):
     new, old = model.tables.weight("country"), source.model.tables.weight("country")
     assert torch.equal(new[[0, 1, 2, 4, 5]], old[[0, 1, 2, 4, 3]])
     accumulated = model.tables.optimizer_state()["country"]
-    assert torch.equal(accumulated[[4, 5]], source.adagrad["country"][[4, 3]])
+    assert torch.equal(accumulated[[4, 5]], source.states.adagrad["country"][[4, 3]])
     assert accumulated[3] == 0
 
 
@@ -215,7 +216,7 @@ def test_the_command_says_what_it_carries(invoke, schema, log, run, tmp_path):
 
 def test_a_bundle_gives_weights_alone(bundle, source, schema, config):
     sealed = open_source(bundle.path)
-    assert (sealed.adam, sealed.adagrad) == ({}, {})
+    assert sealed.states == OptimizerStates()
     other = with_groups(schema, config)
     start = carry(sealed, schema, other, build_model(schema, other))
     assert start.report.carried == start.report.total
@@ -230,7 +231,7 @@ def test_a_run_that_begins_warm_goes_on_from_its_own_checkpoints(schema, log, co
     again = train_heavy(schema, log, tmp_path / "run", short, warm_start=source)
     assert again.summary == trained.summary
     assert load_run(tmp_path / "run").summary == trained.summary
-    with pytest.raises(MismatchError, match="holds checkpoints of a run with another configuration"):
+    with pytest.raises(InputError, match="holds checkpoints of a run with another configuration"):
         train_heavy(schema, log, tmp_path / "run", short)
 
 
@@ -253,7 +254,7 @@ def _untrained(schema, config, **sizes):
     model_config = msgspec.structs.replace(config.model, **sizes)
     config = with_groups(schema, msgspec.structs.replace(config, model=model_config))
     other_seed = msgspec.structs.replace(config, seed=99)
-    return WarmSource("fresh", "fresh", schema, config, build_model(schema, other_seed), {}, {})
+    return WarmSource("fresh", "fresh", schema, config, build_model(schema, other_seed), OptimizerStates())
 
 
 def _best_step(run):
