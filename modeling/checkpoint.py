@@ -106,6 +106,19 @@ def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, ranks: 
     return tensors | {f"random.{name}": state for name, state in _random_states(ranks).items()}
 
 
+def first_not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of a tensor that holds NaN or infinity; mostly its sum tells, which needs no mask as large as it.
+
+    Example:
+        >>> first_not_finite({"weight": torch.ones(2), "bias": torch.tensor([1.0, torch.inf])})
+        'bias'
+    """
+    for name, values in tensors.items():
+        if values.is_floating_point() and not values.sum().isfinite() and not values.isfinite().all():
+            return name
+    return None
+
+
 @torch.no_grad()
 def restore_training(
     checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks = ALONE

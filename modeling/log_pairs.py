@@ -82,6 +82,7 @@ class PairReader:
         self._outcomes = Outcomes(schema, log.outcomes, requests, timeline) if log.outcomes else None
         self._teacher_versions: set[str] = set()
         self._dropped: Counter[str] = Counter()
+        self._weights = _Weights(log.candidates)
         self._coverage = Coverage()
         self._check_columns(
             dataset_columns(log.candidates), dataset_columns(log.outcomes) if log.outcomes else frozenset()
@@ -104,6 +105,7 @@ class PairReader:
                 used_ads = np.union1d(used_ads, fields["pair_ad_position"])
                 for name, rows in fields.items():
                     writer.append(name, rows)
+        self._weights.check()
         version = self._teacher_versions.pop() if self._teacher_versions else None
         return Pairs(used_ads, version, dict(self._dropped), self._coverage if self._encoder else None)
 
@@ -158,7 +160,7 @@ class PairReader:
             "labels": labels[keep],
             "bid": numbers(table, "bid", source=self._path),
             "objective": objective_codes(table, self._schema, source=self._path),
-            "weight": self._weights(table),
+            "weight": self._weights.read(table),
         }
         if self._filter.teacher:
             fields["teacher"] = teacher[keep]
@@ -204,16 +206,54 @@ class PairReader:
             mixed = ", ".join(sorted(self._teacher_versions))
             raise LogError(f"{self._path}: rows of several teachers never train together, teacher_version is {mixed}")
 
-    def _weights(self, table: pa.Table) -> np.ndarray:
-        """float32 [B], 1 where the row says nothing."""
-        weights = numbers(table, "sample_weight", source=self._path)
-        if (weights < 0).any():
-            raise LogError(f"{self._path}: column sample_weight holds {weights[weights < 0][0]}, expected 0 or more")
-        return np.where(np.isnan(weights), np.float32(1), weights)
-
     def _encode(self, table: pa.Table) -> dict[str, np.ndarray]:
         if self._encoder is None:
             return {}
         found = self._encoder.encode(table, num_rows=len(table), source=self._path)
         self._coverage = self._coverage.merge(found.coverage)
         return {"pair.ids": found.encoded.ids, "pair.floats": found.encoded.floats}
+
+
+class _Weights:
+    """``sample_weight`` of the pairs that are kept, and what is wrong with it over all of them.
+
+    Args:
+        source: Of the column, for messages.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, float] = {}
+        self._total, self._pairs = 0.0, 0
+
+    def read(self, table: pa.Table) -> np.ndarray:
+        """float32 [B], 1 where the row says nothing."""
+        weights = numbers(table, "sample_weight", source=self._source)
+        missing = np.isnan(weights)
+        if "sample_weight" in table.schema.names:
+            missing = np.asarray(table["sample_weight"].is_null())
+        weights = np.where(missing, np.float32(1), weights)
+        for kind, wrong in (("negative", weights < 0), ("NaN", np.isnan(weights))):
+            if wrong.any():
+                self._counts[kind] += int(wrong.sum())
+                self._first.setdefault(kind, float(weights[wrong][0]))
+        self._total, self._pairs = self._total + float(np.nansum(weights)), self._pairs + len(weights)
+        return weights
+
+    def check(self) -> None:
+        """Refuse what cannot weigh anything.
+
+        Raises:
+            LogError: Some weight is negative or NaN, or all are 0; with counts.
+        """
+        for kind, count in self._counts.items():
+            raise LogError(
+                f"{self._source}: column sample_weight is {kind} in {count:,} of {self._pairs:,} pairs, the first is "
+                f"{self._first[kind]}, expected 0 or more, or null for 1"
+            )
+        if self._pairs and not self._total > 0:
+            raise LogError(
+                f"{self._source}: column sample_weight is 0 in all {self._pairs:,} pairs that are read, expected a "
+                "weight above 0 in some"
+            )

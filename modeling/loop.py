@@ -74,7 +74,8 @@ def train(
     Raises:
         ConfigError: ``reference_batch_size`` is set, and there is no ``batch_size``.
         InputError: ``source`` has no batch, or ``run_directory`` has checkpoints of another run.
-        AdsieveError: The loss is no longer finite, or the processes hold different weights.
+        AdsieveError: The loss or a weight is no longer finite, of which no checkpoint is written; or the processes hold
+            different weights.
     """
     keep_freed_memory()
     rate = scaled_rate(config, batch_size)
@@ -222,16 +223,22 @@ class _Run(Generic[B]):
         count = len(self._unreported)
         if not count:
             return
-        total = float(self._ranks.sum(torch.stack(self._unreported).double().sum()))
+        losses = self._ranks.sum(torch.stack(self._unreported).double())
         self._unreported.clear()
-        if not math.isfinite(total):
-            raise AdsieveError(
-                f"training diverged before step {self.state.step}: the loss is {total}; lower the learning rates"
-            )
+        odd = (~losses.isfinite()).nonzero().flatten().tolist()
+        if odd:
+            step = self.state.step - count + odd[0] + 1
+            raise self._diverged(step, f"its loss is {float(losses[odd[0]])}")
+        total = float(losses.sum())
         self.state.loss_sum += total
         self.state.loss_count += count
         self.advance(count, note=f"loss {total / count:.4f}")
         self._write("loss/train", total / count)
+
+    def _diverged(self, step: int, what: str) -> AdsieveError:
+        newest = checkpoint.latest(self._checkpoints)
+        kept = "no checkpoint was written yet" if newest is None else f"the last good checkpoint is {newest.path}"
+        return AdsieveError(f"training diverged at step {step}, {what}; {kept}; lower the learning rates")
 
     def _look(self) -> None:
         """Validate, and remember whether this is the best so far; once a step at most."""
@@ -260,13 +267,15 @@ class _Run(Generic[B]):
             loss = self._ranks.from_main(self._validate())
         self._model.train()
         if not math.isfinite(loss):
-            raise AdsieveError(f"the validation loss at step {self.state.step} is {loss}; expected a finite number")
+            raise self._diverged(self.state.step, f"the validation loss is {loss}")
         return loss
 
     def _save(self) -> None:
         self._report()
         self._ranks.check_equal(dense_parameters(self._model), f"the dense weights at step {self.state.step}")
         state, tensors = self.state, checkpoint.training_tensors(self._model, self._optimizer, self._ranks)
+        if odd := checkpoint.first_not_finite(tensors):
+            raise self._diverged(state.step, f"{odd} is no longer finite")
         if self._ranks.is_main:
             checkpoint.save(self._checkpoints, state.step, tensors, state)
             checkpoint.prune(self._checkpoints, keep={state.step, state.best_step or state.step})

@@ -16,6 +16,7 @@ from contracts.errors import InputError, LogError
 from contracts.records import STAGES, LogPaths
 from contracts.schema import FeatureSchema
 from modeling.examples import Examples, encode_log
+from modeling.split import split_by_time
 
 
 def expected_rows(log: Any) -> list[tuple[dict, dict, dict]]:
@@ -208,7 +209,8 @@ def test_columns_on_demand_and_selected_pairs_agree_with_the_log(
         ("stage", "served", {}, "stage holds 'served', expected one of eligible, candidate, winner"),
         ("objective", "install", {}, "objective holds 'install', expected one of click, conversion, impression"),
         ("label_click", 2.0, {}, r"label_click holds 2.0, expected a value in \[0, 1\]"),
-        ("sample_weight", -1.0, {}, "sample_weight holds -1.0, expected 0 or more"),
+        ("sample_weight", -1.0, {}, r"sample_weight is negative in 1 of [\d,]+ pairs, the first is -1.0, expected 0"),
+        ("sample_weight", float("nan"), {}, r"sample_weight is NaN in 1 of [\d,]+ pairs, the first is nan"),
         ("bid", float("inf"), {}, "bid holds an infinite value"),
     ],
 )
@@ -229,6 +231,33 @@ def test_a_faulty_candidate_is_refused(
     with pytest.raises(LogError, match=message):
         read(small_schema, paths, tmp_path / "cache", **filters)
     assert not [path for path in (tmp_path / "cache").iterdir() if not path.name.startswith(".")]
+
+
+def test_pairs_that_all_weigh_nothing_are_refused(small_schema: FeatureSchema, small_log: Any, tmp_path: Path) -> None:
+    """Of those that are read: the others do not count."""
+    rows = [dict(row) for row in small_log.candidates]
+    for row in rows:
+        row["sample_weight"] = 0.0 if row["stage"] == "winner" else 1.0
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "candidates.parquet")
+    paths = replace(small_log.paths, candidates=str(tmp_path / "candidates.parquet"))
+    assert read(small_schema, paths, tmp_path / "cache").weight.min() == 0
+    with pytest.raises(LogError, match=r"column sample_weight is 0 in all [\d,]+ pairs that are read"):
+        read(small_schema, paths, tmp_path / "cache", stages=("winner",))
+
+
+@pytest.mark.parametrize(("share", "silent", "purpose"), [(0.5, "later", "validate"), (0.5, "earlier", "train")])
+def test_a_part_of_a_split_that_weighs_nothing_is_refused(
+    small_schema: FeatureSchema, small_log: Any, tmp_path: Path, share: float, silent: str, purpose: str
+) -> None:
+    examples = read(small_schema, small_log.paths, tmp_path / "cache")
+    training, validation = split_by_time(examples, share)
+    times = examples.event_time[examples.request_row]
+    later = times > training.event_time[training.request_row].max()
+    assert validation is not None
+    assert len(validation) == later.sum()
+    weight = np.where(later == (silent == "later"), 0.0, examples.weight)
+    with pytest.raises(LogError, match=f"column sample_weight is 0 in all .* pairs to {purpose} on"):
+        split_by_time(replace(examples, weight=weight), share)
 
 
 def test_missing_parts_are_named(small_schema: FeatureSchema, small_log: Any, tmp_path: Path) -> None:

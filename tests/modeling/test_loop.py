@@ -125,10 +125,46 @@ def test_runs_that_cannot_go_on_say_why(tmp_path: Path) -> None:
         fit(tmp_path / "one", epochs=2)
     with pytest.raises(InputError, match="nothing to train on"):
         fit(tmp_path / "two", per_epoch=0)
-    with pytest.raises(AdsieveError, match="training diverged before step 20: the loss is nan"):
-        fit(tmp_path / "three", per_epoch=30, loss=lambda model: lambda batch: model.loss(batch) * float("nan"))
-    with pytest.raises(AdsieveError, match="the validation loss at step 10 is nan"):
+    with pytest.raises(AdsieveError, match="at step 10, the validation loss is nan; no checkpoint was written"):
         fit(tmp_path / "four", validate=lambda model: lambda: float("nan"))
+
+
+@pytest.mark.parametrize(("bad", "checkpoint"), [(13, 10), (9, 5), (27, 25), (3, None)])
+def test_the_step_that_diverges_is_named_and_the_checkpoint_before_it_kept(
+    tmp_path: Path, bad: int, checkpoint: int | None
+) -> None:
+    """Whenever the loop looks at its losses: every 20 steps, and before a checkpoint."""
+    kept = f"the last good checkpoint is .*step-{checkpoint:08d}" if checkpoint else "no checkpoint was written yet"
+    steps = 0
+
+    def breaks(model: Constant) -> Any:
+        def loss(batch: Points) -> Tensor:
+            nonlocal steps
+            steps += 1
+            return model.loss(batch) * (float("inf") if steps == bad else 1.0)
+
+        return loss
+
+    with pytest.raises(AdsieveError, match=f"training diverged at step {bad}, its loss is inf; {kept}"):
+        fit(tmp_path, per_epoch=40, loss=breaks, checkpoint_every=5)
+    found = sorted(path.name for path in (tmp_path / "checkpoints").glob("step-*"))
+    assert found == ([f"step-{checkpoint:08d}"] if checkpoint else [])
+
+
+def test_weights_that_are_no_longer_finite_are_not_kept(tmp_path: Path) -> None:
+    """A gradient may overflow where the loss is finite, and no later loss tells of the last step."""
+
+    def breaks(model: Constant) -> Any:
+        def loss(batch: Points) -> Tensor:
+            value = model.loss(batch)
+            value.register_hook(lambda gradient: gradient * float("nan"))
+            return value
+
+        return loss
+
+    with pytest.raises(AdsieveError, match=r"training diverged at step 1, model\.value is no longer finite"):
+        fit(tmp_path, per_epoch=1, loss=breaks)
+    assert not list((tmp_path / "checkpoints").glob("step-*"))
 
 
 def test_mean_loss_weights_batches_by_their_examples() -> None:
