@@ -1,5 +1,7 @@
 """``adsieve simulate``, ``convert``, ``validate`` and ``schema``: where logs come from, and whether to trust them."""
 
+import shlex
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,7 +39,10 @@ def simulate(
 
     from adlogs.simulate import simulate as run
 
-    _print_record(msgspec.to_builtins(run(out, preset, seed)), as_json)
+    summary = run(out, preset, seed)
+    _print_record(msgspec.to_builtins(summary), as_json)
+    if not as_json:
+        _print_next("simulated_heavy", out, summary.half_time)
 
 
 @convert.command()
@@ -62,6 +67,8 @@ def kuairand(
 
     summary = convert_kuairand(source, out, seed=seed, full_requests=full_requests, full_pool=full_pool)
     _print_record(summary, as_json)
+    if not as_json:
+        _print_next("kuairand_heavy", out, summary["train_until"])
 
 
 def validate(
@@ -100,10 +107,14 @@ def fit(
 ) -> None:
     """Fit a schema to a log: the vocabularies, means and quantile edges that its features still lack."""
     from adlogs.fit import fit_log, named_schema
+    from adlogs.log_span import judge_until
     from contracts.records import LogPaths
     from contracts.schema import save_schema
 
-    fitted = fit_log(named_schema(schema_name), LogPaths.under(logs), until=until)
+    log = LogPaths.under(logs)
+    if until is not None and (warning := judge_until(log, until)):
+        print(f"warning: {warning}", file=sys.stderr)
+    fitted = fit_log(named_schema(schema_name), log, until=until)
     save_schema(fitted, out)
     print(f"{out}: {len(fitted.features)} features, fingerprint {fitted.fingerprint()[:12]}")
 
@@ -122,6 +133,12 @@ def show(schema_name: SchemaName, as_json: Json = False) -> None:
         print_json(msgspec.to_builtins(found) | {"fingerprint": found.fingerprint()})
     else:
         Console().print(schema_table(found))
+
+
+def _print_next(schema_name: str, out: Path, until: str) -> None:
+    """The command that usually follows: what comes before a moment is learned, the rest scored or tested on."""
+    command = ("adsieve", "schema", "fit", schema_name, "--logs", str(out), "--out", "heavy.yaml", "--until", until)
+    print(f"next: {shlex.join(command)}")
 
 
 def _print_record(record: dict[str, Any], as_json: bool) -> None:

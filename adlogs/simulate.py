@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -25,6 +25,8 @@ class SimulationSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     preset: str
     seed: int
+    first_day: str  # ISO 8601, as the files are named
+    last_day: str
     num_requests: int
     num_candidates: int
     num_ad_rows: int
@@ -33,6 +35,12 @@ class SimulationSummary(msgspec.Struct, frozen=True, kw_only=True):
     truth_click_log_loss: float
     truth_conversion_log_loss: float
     bid_recall: float  # share of the true top 10 by utility within the highest tenth by bid, fully logged requests
+
+    @property
+    def half_time(self) -> str:
+        """The day that the later half begins with: a teacher learns from what is before it, a student from the rest."""
+        first, last = date.fromisoformat(self.first_day), date.fromisoformat(self.last_day)
+        return (first + timedelta(days=max(1, ((last - first).days + 1) // 2))).isoformat()
 
 
 def simulate(out: Path, preset: str, seed: int | None = None) -> SimulationSummary:
@@ -69,11 +77,15 @@ def simulate(out: Path, preset: str, seed: int | None = None) -> SimulationSumma
 
 
 def _write_day(directory: Path, start: int, tables: dict[str, pa.Table]) -> None:
-    stem = datetime.fromtimestamp(start / 1e6, tz=UTC).strftime("%Y-%m-%d")
+    stem = _day(start)
     for name, table in tables.items():
         (directory / name).mkdir(exist_ok=True)
         path = directory / name / f"{stem}.parquet"
         pq.write_table(table, path, compression="zstd", row_group_size=_ROW_GROUPS[name])
+
+
+def _day(start: int) -> str:
+    return datetime.fromtimestamp(start / 1e6, tz=UTC).strftime("%Y-%m-%d")
 
 
 @dataclass
@@ -91,9 +103,11 @@ class _Tally:
     click_loss: float = 0.0
     conversion_loss: float = 0.0
     bid_recalls: list[np.ndarray] = field(default_factory=list)
+    days: list[str] = field(default_factory=list)
 
     def add(self, day: SimulatedDay) -> None:
         rows = day.candidates
+        self.days.append(_day(day.start))
         self.num_requests += len(day.traffic.user)
         self.num_candidates += len(rows.ad)
         self.num_ad_rows += len(day.ads.ad)
@@ -112,6 +126,8 @@ class _Tally:
         return SimulationSummary(
             preset=preset,
             seed=seed,
+            first_day=min(self.days),
+            last_day=max(self.days),
             num_requests=self.num_requests,
             num_candidates=self.num_candidates,
             num_ad_rows=self.num_ad_rows,

@@ -1,4 +1,6 @@
 import json
+import shlex
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -26,8 +28,62 @@ def test_simulate_prints_its_summary(
     assert run(monkeypatch, "simulate", tmp_path / "log", "--preset", "tiny", "--json") == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary == json.loads((tiny[0] / "simulation.json").read_text())
+    files = sorted(path.stem for path in (tmp_path / "log" / "requests").glob("*.parquet"))
+    assert [summary["first_day"], summary["last_day"]] == [files[0], files[-1]]
     assert run(monkeypatch, "simulate", tmp_path / "log", "--preset", "tiny") == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_simulate_names_the_command_that_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, "simulate", "a log", "--preset", "tiny") == 0
+    printed = capsys.readouterr().out
+    days = sorted(path.stem for path in (tmp_path / "a log" / "requests").glob("*.parquet"))
+    for line in (f"first day {days[0]}", f"last day {days[-1]}"):
+        assert line in " ".join(printed.split())
+    command = shlex.split(printed.splitlines()[-1])
+    assert command[:2] == ["next:", "adsieve"]
+    assert run(monkeypatch, *command[2:]) == 0
+    assert load_schema(tmp_path / "heavy.yaml").is_fitted
+    assert days[0] < command[-1] <= days[-1]
+
+
+@pytest.mark.parametrize(
+    ("until", "code", "message"),
+    [
+        ("2024-01-01", 2, "error: --until 2024-01-01T00:00:00+00:00: expected a time after the first request of "),
+        ("first", 2, "expected a time after the first request"),
+        ("after the first", 0, ""),
+        ("the last midnight", 0, ""),
+        ("later", 0, "warning: --until {until} lies after the last request of "),
+    ],
+)
+def test_an_until_outside_of_the_log_is_told(
+    tiny: tuple[Path, SimulationSummary],
+    until: str,
+    code: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    times = pq.read_table(tiny[0] / "requests", columns=["event_time"])["event_time"].to_pylist()
+    midnight = datetime.combine(max(times).date() + timedelta(days=1), datetime.min.time(), UTC)
+    moments = {
+        "first": min(times),
+        "after the first": midnight - timedelta(days=1),
+        "the last midnight": midnight,
+        "later": midnight + timedelta(microseconds=1),
+    }
+    moment = moments[until].isoformat() if until in moments else until
+    options = ("--logs", tiny[0], "--out", tmp_path / "s.yaml", "--until", moment)
+    assert run(monkeypatch, "schema", "fit", "simulated_heavy", *options) == code
+    printed = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("error", "warning"))]
+    assert len(printed) == bool(message)
+    assert message.format(until=moment) in "".join(printed)
+    assert (tmp_path / "s.yaml").exists() == (code == 0)
 
 
 def test_unknown_preset_and_unknown_flag_are_wrong_usage(

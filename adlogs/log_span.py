@@ -1,0 +1,57 @@
+"""When a log begins and ends, for options that name a moment of it."""
+
+from datetime import UTC, datetime, timedelta
+
+from contracts.columns import instants
+from contracts.errors import InputError
+from contracts.parquet import sound_batches
+from contracts.records import TIME, LogPaths, check_columns, open_dataset
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def request_span(log: LogPaths) -> tuple[datetime, datetime] | None:
+    """UTC times of the first and the last request; None where there is none.
+
+    Raises:
+        LogError: The requests are absent, or have no usable ``event_time``.
+    """
+    dataset = open_dataset(log.requests)
+    check_columns(dataset.schema, {"event_time": TIME}, source=log.requests)
+    first = last = None
+    for batch in sound_batches(dataset.to_batches(["event_time"]), source=log.requests):
+        times = instants(batch["event_time"].drop_null())
+        if len(times):
+            first = min(int(times.min()), first) if first is not None else int(times.min())
+            last = max(int(times.max()), last) if last is not None else int(times.max())
+    return None if first is None or last is None else (_moment(first), _moment(last))
+
+
+def judge_until(log: LogPaths, until: datetime) -> str | None:
+    """What to say of a moment up to which a log is read: a warning where it lies after the end, and leaves nothing out.
+
+    The midnight that ends the last day is a usual way to say all of it and is not worth a word.
+
+    Raises:
+        InputError: It does not lie after the first request, so that nothing would be read.
+    """
+    span = request_span(log)
+    if span is None:
+        return None
+    first, last = span
+    if until <= first:
+        raise InputError(
+            f"--until {until.isoformat()}: expected a time after the first request of {log.requests}, which is at "
+            f"{first.isoformat()}"
+        )
+    midnight = last.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    if until > midnight:
+        return (
+            f"--until {until.isoformat()} lies after the last request of {log.requests}, which is at "
+            f"{last.isoformat()}: the whole log is read, and nothing of it is left to test on"
+        )
+    return None
+
+
+def _moment(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)
