@@ -16,6 +16,7 @@ import distill.cli
 import heavy_ranker.cli
 import indexing.cli
 import service.cli
+from contracts.apart import ApartCommand
 from contracts.errors import AdsieveError, InputError
 
 INTERRUPTED = 130
@@ -52,7 +53,7 @@ app.command()(service.cli.serve)
 app.command()(service.cli.rank)
 
 
-@app.command()
+@app.command(cls=ApartCommand)
 def demo(
     out: Annotated[
         Path, typer.Option(help="Directory for everything that is made; an earlier demo there is replaced.")

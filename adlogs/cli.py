@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from contracts.apart import ApartCommand
 from contracts.console import Json, print_json, utc_time
 
 convert = typer.Typer(name="convert", help="Turn a public dataset into a log.", no_args_is_help=True)
@@ -45,7 +46,7 @@ def simulate(
         _print_next("simulated_heavy", out, summary.half_time)
 
 
-@convert.command()
+@convert.command(cls=ApartCommand)
 def kuairand(
     source: Annotated[
         Path, typer.Argument(help="Folder of KuaiRand-Pure: its published CSV files, or the four Parquet files.")
@@ -95,7 +96,7 @@ def validate(
     report.require_valid()
 
 
-@schema.command()
+@schema.command(cls=ApartCommand)
 def fit(
     schema_name: SchemaName,
     logs: Logs,

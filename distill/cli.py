@@ -2,6 +2,7 @@
 
 import typer
 
+from contracts.apart import ApartCommand
 from distill.cli_evaluate import evaluate
 from distill.cli_publish import publish
 from distill.cli_train import train
@@ -11,6 +12,6 @@ app = typer.Typer(
     help="The lightweight stage: distil a two-tower from the heavy ranker's scores, judge it, seal it.",
     no_args_is_help=True,
 )
-app.command()(train)
-app.command()(evaluate)
-app.command()(publish)
+app.command(cls=ApartCommand)(train)
+app.command(cls=ApartCommand)(evaluate)
+app.command(cls=ApartCommand)(publish)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from contracts.apart import ApartCommand
 from contracts.console import From, Json, Until, print_json
 from heavy_ranker.cli_incremental import (
     FirstDays,
@@ -29,7 +30,7 @@ app = typer.Typer(
 )
 
 
-@app.command()
+@app.command(cls=ApartCommand)
 def train(
     log: Log,
     schema: Annotated[Path, typer.Option(help="Fitted feature schema, as `adsieve schema fit` writes it.")],
@@ -127,7 +128,7 @@ def train(
         _print_metrics({"validation": {"model": run.summary.metrics}})
 
 
-@app.command()
+@app.command(cls=ApartCommand)
 def evaluate(
     log: Log,
     run: RunOption,
@@ -154,7 +155,7 @@ def evaluate(
         _print_metrics(result["slices"])
 
 
-@app.command()
+@app.command(cls=ApartCommand)
 def export(
     log: Log,
     run: RunOption,
@@ -177,8 +178,8 @@ def export(
         print(f"sealed {bundle.manifest.version} at {out}")
 
 
-app.command()(score)
-app.command()(scale)
+app.command(cls=ApartCommand)(score)
+app.command(cls=ApartCommand)(scale)
 
 
 def choose_config(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from contracts.apart import ApartCommand
 from contracts.console import Json, print_json, utc_time
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ Store = Annotated[
 ]
 
 
-@app.command()
+@app.command(cls=ApartCommand)
 def build(
     ads: Annotated[str, typer.Option(help="Ads dataset: a directory, a Parquet file, or a glob in quotes.")],
     two_tower: TwoTower,

@@ -101,7 +101,7 @@ def test_a_machine_that_only_serves_says_how_to_train(
     monkeypatch.setitem(sys.modules, "torch", None)  # what Python does where a module is not there
     for name in [name for name in sys.modules if name.startswith(("heavy_ranker.train", "modeling."))]:
         monkeypatch.delitem(sys.modules, name)
-    options = ("--logs", tmp_path, "--schema", tmp_path / "s.yaml", "--out", tmp_path / "run")
+    options = ("--logs", tmp_path / "log", "--schema", tmp_path / "s.yaml", "--out", tmp_path / "run")
     assert run(monkeypatch, "heavy", "train", *options) == 1
     message = capsys.readouterr().err
     assert message.startswith("error: this command needs torch")
