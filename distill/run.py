@@ -10,6 +10,7 @@ from contracts.bundle import WEIGHTS_FILE
 from contracts.schema import FeatureSchema
 from distill.config import DistillConfig
 from modeling.run import read_run, read_weights
+from modeling.warm_report import WarmReport
 from modeling.weights import load_weights
 from towers.build import build_two_tower
 from towers.two_tower import TwoTower
@@ -19,7 +20,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What a finished run came to.
 
     Args:
-        scenario: That the student was distilled for.
+        scenario: That the student was distilled for; several are separated by commas.
         schema_fingerprint: Of the schema trained with.
         teacher_version: The series of teacher logits that it was distilled from.
         watermark: Time of the latest request trained on or validated with, ISO 8601 UTC.
@@ -27,6 +28,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
         steps: Of training, and of the weights that were kept.
         metrics: KL of each head on the validation part; empty without one.
         history: Training loss and validation KL over time.
+        scenarios: Of a student with domains, in the order of their numbers; empty for one scenario.
+        warm_start: What was carried over from another student; None for a run that began with fresh weights.
     """
 
     scenario: str
@@ -37,6 +40,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     steps: dict[str, int]
     metrics: dict[str, Any]
     history: list[dict[str, Any]]
+    scenarios: tuple[str, ...] = ()
+    warm_start: WarmReport | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Distils a student for one scenario from the teacher's scores.
+"""Distils a student for one scenario, or several together, from the teacher's scores.
 
 A step computes the query tower once per request of the batch and the pin tower once per distinct ad, then the pairs.
 Shapes: N pairs, H heads.
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contracts.errors import ConfigError
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
 from distill.batches import DayBatches
@@ -22,6 +23,7 @@ from distill.domains import RowDomains, row_domains
 from distill.loss import bernoulli_kl
 from distill.objective import Objective, objective
 from distill.run import Run, RunSummary, build_student
+from distill.warmstart import Beginning, WarmSource, begin
 from modeling.batches import Batch, gather, ordered_batches
 from modeling.compile import compiled, resolve_compile, step_flops
 from modeling.distributed import ALONE, Ranks
@@ -29,6 +31,7 @@ from modeling.examples import Examples
 from modeling.loop import TrainResult, mean_loss, train
 from modeling.run import EXAMPLES, begin_run, finish_run, read_run
 from modeling.split import split_by_time
+from modeling.warm_start import WarmStart
 from modeling.weights import model_weights
 from towers.embedding import pair_logits
 from towers.two_tower import Domains, TwoTower
@@ -43,10 +46,11 @@ def train_student(
     out: Path,
     config: DistillConfig,
     *,
-    scenario: str,
+    scenario: str | tuple[str, ...],
     start: datetime | None = None,
     end: datetime | None = None,
     ranks: Ranks = ALONE,
+    warm_start: WarmSource | Beginning | None = None,
 ) -> Run:
     """Distil a student and leave a finished run in ``out``.
 
@@ -58,16 +62,18 @@ def train_student(
         log: Its datasets, with the scored copy of the candidates.
         out: Run directory.
         config: Towers and training.
-        scenario: Whose requests are learned from.
+        scenario: Whose requests are learned from; several for towers with domains, which are these.
         start: Only requests not before this time.
         end: Only requests before this time.
         ranks: The processes of the run, and which of them this is.
+        warm_start: A trained student of the same sizes to begin from, or what a run that goes on began from.
 
     Raises:
-        ConfigError: The schema is not fitted, or a head, share or side does not fit.
-        InputError: ``out`` holds a run of another schema or configuration.
+        ConfigError: The schema is not fitted, or a head, share, side or domain does not fit.
+        InputError: ``out`` holds a run of another schema, configuration or beginning.
         LogError: The log breaks its contract, has rows without a teacher, or rows of several teachers.
     """
+    _check_domains(scenario, config)
     with ranks.main_first():
         begin_run(out, schema, config)
         wanted = objective(schema, config, ranks.device)
@@ -75,11 +81,13 @@ def train_student(
     training, validation = split_by_time(weighted(examples, config), config.validation_share)
     model = build_student(schema, config)
     model.query_tower.heads.set_prior(_prior(training))
-    result = fit(model, training, validation, config, out, ranks, wanted=wanted)
+    warm = begin(out, warm_start, schema, config, model, ranks)
+    result = fit(model, training, validation, config, out, ranks, wanted=wanted, warm=warm)
     with ranks.main_first():
         if ranks.is_main:
             summary = RunSummary(
-                scenario=scenario,
+                scenario=scenario if isinstance(scenario, str) else ",".join(scenario),
+                scenarios=() if isinstance(scenario, str) else scenario,
                 schema_fingerprint=schema.fingerprint(),
                 teacher_version=str(examples.teacher_version),
                 watermark=examples.watermark.isoformat(),
@@ -87,11 +95,19 @@ def train_student(
                 steps={"trained": result.steps, "kept": result.best_step},
                 metrics={} if validation is None else {"validation_kl": _head_kl(model, validation, schema, config)},
                 history=[msgspec.to_builtins(look) for look in result.history],
+                warm_start=None if warm is None else warm.report,
             )
             finish_run(out, model_weights(model), summary)
         else:
             summary = read_run(out, DistillConfig, RunSummary, command="adsieve distill train")[2]
     return Run(out, schema, config, model, summary)
+
+
+def _check_domains(scenario: str | tuple[str, ...], config: DistillConfig) -> None:
+    domains = () if isinstance(scenario, str) else scenario
+    if config.towers.domains != domains:
+        names = [", ".join(found) or "none" for found in (domains, config.towers.domains)]
+        raise ConfigError(f"towers.domains: expected {names[0]}, the scenarios to learn together, got {names[1]}")
 
 
 def fit(
@@ -103,6 +119,7 @@ def fit(
     ranks: Ranks = ALONE,
     *,
     wanted: Objective,
+    warm: WarmStart | None = None,
 ) -> TrainResult:
     """Run the training loop.
 
@@ -110,10 +127,12 @@ def fit(
 
     Args:
         wanted: What is minimised.
+        warm: What the model was begun from.
     """
     source = DayBatches(training, pairs_per_batch=config.pairs_per_batch, seed=config.seed, ranks=ranks)
     domains = row_domains(training, config.towers.domains) if config.towers.domains else None
     towers = _towers(model, training, domains, config)
+    began_from = [] if warm is None else [warm.version]
 
     def loss(batch: Batch) -> Tensor:
         return _share_of_mean(wanted.loss(forward(model, batch, domains, towers), batch), batch, ranks)
@@ -125,10 +144,11 @@ def fit(
         config=config.loop,
         run_directory=out,
         validate=None if validation is None else _validator(model, validation, domains, config, ranks, wanted),
-        fingerprint=msgspec.json.encode([config, training.fingerprint]).decode(),
+        fingerprint=msgspec.json.encode([config, training.fingerprint, *began_from]).decode(),
         title="Distilling the student",
         batch_size=config.pairs_per_batch,
         ranks=ranks,
+        warm_states=None if warm is None else warm.adam,
     )
 
 

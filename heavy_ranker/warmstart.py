@@ -4,15 +4,10 @@ Beside features that were added, removed or resized, one that moved to another t
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import torch
 
-from contracts.artifact import file_sha256, is_ready
-from contracts.bundle import WEIGHTS_FILE, open_bundle
-from contracts.config import convert
 from contracts.layout import side_layout
 from contracts.schema import FeatureSchema
 from heavy_ranker.build import model_sides
@@ -20,31 +15,13 @@ from heavy_ranker.config import HeavyConfig, SideGroups
 from heavy_ranker.model import HeavyModel
 from heavy_ranker.run import build_model, load_run
 from heavy_ranker.warmstart_rows import canonical_names, keyed_rows
+from modeling import warm_source
 from modeling.tables import dense_parameters
 from modeling.warm_rows import feature_content
-from modeling.warm_start import OptimizerStates, WarmModel, WarmStart, carry_over, optimizer_states
-from modeling.weights import load_weights
+from modeling.warm_start import OptimizerStates, WarmModel, WarmStart, carry_over
 
-
-@dataclass(frozen=True)
-class WarmSource:
-    """A trained model to begin from.
-
-    Args:
-        name: Where it comes from, for messages.
-        version: What it is: a run that begins from it goes on from no other.
-        schema: Of the model.
-        config: With its token groups.
-        model: Its weights.
-        states: Of its optimisers; empty from a sealed bundle.
-    """
-
-    name: str
-    version: str
-    schema: FeatureSchema
-    config: HeavyConfig
-    model: HeavyModel
-    states: OptimizerStates
+WarmSource = warm_source.WarmSource[HeavyConfig, HeavyModel]
+"""A trained heavy ranker; its configuration holds its token groups."""
 
 
 def open_source(path: Path) -> WarmSource:
@@ -53,17 +30,7 @@ def open_source(path: Path) -> WarmSource:
     Raises:
         InputError: ``path`` is neither.
     """
-    path = Path(path)
-    if is_ready(path):
-        bundle = open_bundle(path, kind="heavy")
-        config = convert(bundle.config, HeavyConfig, source=str(path / "config.json"))
-        model = build_model(bundle.schema, config)
-        weights = {name: torch.from_numpy(values.copy()) for name, values in bundle.tensors().items()}
-        load_weights(model, weights, source=path / WEIGHTS_FILE)
-        return WarmSource(str(path), bundle.manifest.version, bundle.schema, config, model, OptimizerStates())
-    run = load_run(path)
-    version = f"run-{file_sha256(path / WEIGHTS_FILE)[:12]}"
-    return WarmSource(str(path), version, run.schema, run.config, run.model, optimizer_states(path))
+    return warm_source.read_source(path, kind="heavy", config_type=HeavyConfig, build=build_model, load_run=load_run)
 
 
 def continued_groups(schema: FeatureSchema, groups: SideGroups) -> SideGroups:
