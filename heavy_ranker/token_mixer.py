@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from heavy_ranker.norm import RmsNorm
+from heavy_ranker.slices import swap_slices
 from heavy_ranker.swiglu import PerTokenSwiGlu
 
 
@@ -54,9 +55,7 @@ class TokenMixer(nn.Module):
 def mix(tokens: Tensor, num_slices: int) -> Tensor:
     """``[N, B, T]`` to ``[H, B, N * T / H]``: slice h of every token, concatenated, becomes mixed token h."""
     num_tokens, rows, dim = tokens.shape
-    sliced = tokens.reshape(num_tokens, rows, num_slices, dim // num_slices)
-    # Widths are written out, not -1: graph engines fuse a norm only where they know the width of its input.
-    return sliced.permute(2, 1, 0, 3).reshape(num_slices, rows, num_tokens * dim // num_slices)
+    return swap_slices(tokens.reshape(num_tokens, rows, num_slices, dim // num_slices))
 
 
 def revert(mixed: Tensor, num_tokens: int) -> Tensor:
@@ -69,5 +68,4 @@ def revert(mixed: Tensor, num_tokens: int) -> Tensor:
         True
     """
     num_slices, rows, mixed_dim = mixed.shape
-    sliced = mixed.reshape(num_slices, rows, num_tokens, mixed_dim // num_tokens)
-    return sliced.permute(2, 1, 0, 3).reshape(num_tokens, rows, num_slices * mixed_dim // num_tokens)
+    return swap_slices(mixed.reshape(num_slices, rows, num_tokens, mixed_dim // num_tokens))
