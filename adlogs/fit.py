@@ -112,7 +112,12 @@ def _rows(path: str, side: Side, columns: tuple[str, ...], before: int | None, *
     check_columns(dataset.schema, required, source=path)
     for column in columns:
         if column not in dataset.schema.names:
-            raise log_error(path, column, f"is missing, expected for side {side!r} of the schema")
+            raise log_error(
+                path,
+                column,
+                f"is missing, expected for side {side!r} of the schema: write the log anew with it, or take it out of "
+                "a copy of the schema",
+            )
     wanted = list(dict.fromkeys([*columns, *required]))
     with progress(title, total=dataset.count_rows()) as advance:
         batches = dataset.to_batches(wanted, batch_size=ROWS_AT_ONCE, batch_readahead=4, fragment_readahead=1)

@@ -1,9 +1,11 @@
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import adlogs.simulate
@@ -12,7 +14,7 @@ from adlogs.fit import fit_log, named_schema
 from adlogs.simulate import SimulationSummary, simulate
 from adlogs.validate import validate_log
 from contracts.encoding import Encoder
-from contracts.errors import ConfigError, InputError
+from contracts.errors import ConfigError, InputError, LogError
 from contracts.metrics import auc, log_loss
 from contracts.records import AdsTimeline, LogPaths, open_dataset, utc_micros
 
@@ -71,6 +73,17 @@ def test_the_log_is_valid_for_each_of_its_schemas(tiny: tuple[Path, SimulationSu
         log = LogPaths.under(tiny[0])
         fitted = fit_log(named_schema(name), log, until=None)
         validate_log(log, fitted).require_valid()
+
+
+def test_a_log_of_before_landing_pages_were_judged_is_refused_with_a_way_out(
+    tiny: tuple[Path, SimulationSummary], tmp_path: Path
+) -> None:
+    ads = open_dataset(tiny[0] / "ads").to_table().drop_columns(["landing_score"])
+    pq.write_table(ads, tmp_path / "ads.parquet")
+    log = replace(LogPaths.under(tiny[0]), ads=str(tmp_path / "ads.parquet"))
+    for name in ("simulated_heavy", "simulated_standard", "simulated_shopping"):
+        with pytest.raises(LogError, match="column 'landing_score' is missing, .* write the log anew with it, or take"):
+            fit_log(named_schema(name), log, until=None)
 
 
 def test_towers_read_what_the_heavy_ranker_reads_but_for_pairs_and_other_scenarios() -> None:
