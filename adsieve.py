@@ -80,13 +80,24 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _serving_bundle(store: Path, scenario: str) -> Path | None:
+    """The two-tower bundle that serves a scenario, for commands whose own package knows no store."""
+    from indexing.store import DirectoryStore
+
+    releases = DirectoryStore(store)
+    current = releases.current(scenario)
+    return None if current is None else releases.paths(current).two_tower
+
+
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
     """The lightweight ranking stage of an ads pipeline: train, distil, index and serve it."""
+    context.obj = _serving_bundle
 
 
 def main() -> None:

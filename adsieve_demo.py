@@ -115,7 +115,8 @@ def _distil(run: _Steps, plan: _Plan, scenario: str, schema_name: str, out: Path
     period = ("--from", plan.teacher_until, "--until", plan.student_until)
     model = ("--schema", schema, "--scenario", scenario)
     run("schema", "fit", schema_name, "--logs", str(plan.log), "--out", schema, "--until", plan.student_until)
-    run("distill", "train", *data, *model, *period, "--out", trained, *plan.distill_options)
+    serving = ("--store", str(out / "store"))
+    run("distill", "train", *data, *model, *period, *serving, "--out", trained, *plan.distill_options)
     run("distill", "publish", "--run", trained, *data, *period, "--out", bundle)
     run("distill", "evaluate", "--bundle", bundle, *data, "--from", plan.student_until, "--out", report)
     bundles = ("--two-tower", bundle, "--heavy", str(out / "heavy"))
@@ -196,7 +197,7 @@ def _summary(plan: _Plan, out: Path) -> dict[str, Any]:
     """The figures of the table, out of the reports."""
     quality, recall = [], []
     for scenario in plan.schemas:
-        report = json.loads((out / scenario / "report" / "report.json").read_text())
+        report = json.loads((out / scenario / "report" / "report.json").read_text())["evaluations"][0]
         quality += [_quality(report, stage, task) for stage in ("winners", "candidates") for task in report["tasks"]]
         recall += _recall(report)
     return {"quality": quality, "recall": recall}

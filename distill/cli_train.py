@@ -7,22 +7,33 @@ import typer
 
 from contracts.console import From, Json, Until, print_json
 from distill.cli_options import Candidates, Logs
+from distill.cli_warm import Store, WarmStartOption, serving_in, tell, warm_choice
 
 if TYPE_CHECKING:
     from distill.config import DistillConfig
 
 
 def train(
+    context: typer.Context,
     logs: Logs,
     schema: Annotated[Path, typer.Option(help="Fitted feature schema without pair features.")],
-    scenario: Annotated[str, typer.Option(help="Whose requests to learn from; one student serves one scenario.")],
+    scenario: Annotated[
+        list[str],
+        typer.Option(
+            help="Whose requests to learn from; one student serves one scenario. Repeat it to learn several together, "
+            "with preset multi_domain."
+        ),
+    ],
     out: Annotated[
         Path, typer.Option(help="Run directory. Called again, an interrupted run goes on from its checkpoint.")
     ],
     candidates: Candidates = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="Sizes and rates to start from: standard or shopping; the scenario's own, else standard."),
+        typer.Option(
+            help="Sizes and rates to start from: standard, shopping, plain_mlp (the conventional two-tower) or "
+            "multi_domain (several scenarios); the scenario's own, else standard."
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="YAML file with a whole configuration, instead of a preset.")
@@ -41,8 +52,25 @@ def train(
     patience: Annotated[
         int | None, typer.Option(min=1, help="Validations without a better KL after which training stops.")
     ] = None,
+    label_weight: Annotated[
+        float | None,
+        typer.Option(
+            help="What a winner's true label counts beside the teacher where it is known: 0, the teacher alone [0], to "
+            "1, the label alone."
+        ),
+    ] = None,
+    listwise_weight: Annotated[
+        float | None,
+        typer.Option(
+            help="Weight of a term for the order within a request [0]; it moves ads against each other and leaves "
+            "the level of probabilities to the KL."
+        ),
+    ] = None,
+    listwise_temperature: Annotated[
+        float | None, typer.Option(help="Of that term [1]; more than 1 looks further down the list.")
+    ] = None,
     head_weight: Annotated[
-        list[str] | None, typer.Option(metavar="TASK=WEIGHT", help="Weight of one head's KL; repeat it for others.")
+        list[str] | None, typer.Option(metavar="TASK=WEIGHT", help="Weight of one head's loss; repeat it for others.")
     ] = None,
     stage_weight: Annotated[
         list[str] | None,
@@ -52,9 +80,16 @@ def train(
         bool | None, typer.Option(help="Weigh randomly explored ads by their inverse propensity.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of initial weights and order.")] = None,
+    tensorboard: Annotated[
+        bool | None, typer.Option("--tensorboard", help="Write losses and rates for TensorBoard into the run.")
+    ] = None,
+    warm_start: WarmStartOption = None,
+    store: Store = Path("store"),
     json: Json = False,
 ) -> None:
-    """Distil a student for one scenario: the lowest KL to the teacher's scores on the latest requests wins.
+    """Distil a student: the lowest KL to the teacher's scores on the latest requests wins.
+
+    It begins from the student that serves, where there is one of equal sizes, and else with fresh weights.
 
     Several processes train one student with `torchrun --nproc-per-node N -m -- adsieve distill train ...`.
     """
@@ -70,54 +105,88 @@ def train(
         "table_learning_rate": table_learning_rate,
         "validation_share": validation_share,
         "patience": patience,
+        "label_weight": label_weight,
+        "listwise_weight": listwise_weight,
+        "listwise_temperature": listwise_temperature,
         "head_weights": parse_weights(head_weight, "--head-weight") if head_weight else None,
         "stage_weights": parse_weights(stage_weight, "--stage-weight") if stage_weight else None,
         "propensity_weights": propensity_weights,
         "seed": seed,
+        "tensorboard": tensorboard,
     }
     given = {key: value for key, value in changes.items() if value is not None}
+    scenarios = tuple(dict.fromkeys(scenario))
     with join_ranks() as ranks:
-        chosen, log = choose_config(preset, config, scenario, given), LogPaths.under(logs, candidates)
+        chosen, log = choose_config(preset, config, scenarios, given), LogPaths.under(logs, candidates)
         fitted = load_schema(schema, fitted=True)
-        run = train_student(fitted, log, out, chosen, scenario=scenario, start=start, end=end, ranks=ranks)
+        source, why = warm_choice(warm_start, out, scenarios, chosen, serving_in(context, store))
+        if ranks.is_main:
+            tell(why)
+        run = train_student(
+            fitted,
+            log,
+            out,
+            chosen,
+            scenario=scenarios[0] if len(scenarios) == 1 else scenarios,
+            start=start,
+            end=end,
+            ranks=ranks,
+            warm_start=source,
+        )
     if not ranks.is_main:
         return
     if json:
         print_json({"run": str(out), "summary": run.summary})
         return
     summary = run.summary
-    print(f"distilled {scenario} from {summary.teacher_version} on {summary.pairs:,} pairs, run in {out}")
+    for line in summary.warm_start.lines() if summary.warm_start else ():
+        print(line)
+    print(f"distilled {summary.scenario} from {summary.teacher_version} on {summary.pairs:,} pairs, run in {out}")
     for task, kl in summary.metrics.get("validation_kl", {}).items():
         print(f"  validation KL, {task}: {kl:.4g}")
 
 
-def choose_config(preset: str | None, path: Path | None, scenario: str, changes: dict[str, Any]) -> "DistillConfig":
+def choose_config(
+    preset: str | None, path: Path | None, scenarios: tuple[str, ...], changes: dict[str, Any]
+) -> "DistillConfig":
     """The configuration of a file, or of a preset, with single values changed.
 
     Args:
-        preset: Name of a preset; None takes the one that is named like the scenario, else ``standard``.
+        preset: Name of a preset; None takes the one that is named like the scenario, else ``standard``, and for
+            several scenarios ``multi_domain``, whose domains become these.
         path: YAML file, instead of a preset.
-        scenario: To be distilled for.
+        scenarios: To be distilled for.
         changes: By field name, of the training loop or of the configuration itself.
 
     Raises:
         ConfigError: There is no such preset, or the file or a change does not fit.
     """
     from msgspec import to_builtins
+    from msgspec.structs import replace
 
     from contracts.config import load_config, with_changes
     from contracts.errors import ConfigError
     from distill.config import DistillConfig
     from distill.presets import PRESETS
 
-    name = preset or (scenario if scenario in PRESETS else "standard")
+    if path is not None and preset is not None:
+        raise ConfigError(f"config: expected a file or a preset, got both {path} and {preset!r}")
+    name = preset or _own_preset(scenarios)
     if path is None and name not in PRESETS:
         raise ConfigError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}")
     config = PRESETS[name]() if path is None else load_config(path, DistillConfig)
+    if path is None and config.towers.domains and len(scenarios) > 1:
+        config = replace(config, towers=replace(config.towers, domains=scenarios))
     loop = {key: value for key, value in changes.items() if hasattr(config.loop, key)}
     own = {key: value for key, value in changes.items() if key not in loop}
     whole_loop = to_builtins(with_changes(config.loop, loop, source="options"))
     return with_changes(config, {**own, "loop": whole_loop}, source="options")
+
+
+def _own_preset(scenarios: tuple[str, ...]) -> str:
+    if len(scenarios) > 1:
+        return "multi_domain"
+    return scenarios[0] if scenarios[0] in ("standard", "shopping") else "standard"
 
 
 def parse_weights(texts: list[str], option: str) -> dict[str, float]:

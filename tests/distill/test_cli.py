@@ -99,16 +99,16 @@ def test_a_run_that_does_not_exist_is_refused(log_directory: Path, tmp_path: Pat
     [(None, "shopping", "shopping"), (None, "elsewhere", "standard"), ("shopping", "standard", "shopping")],
 )
 def test_preset_is_named_or_follows_the_scenario(preset: str | None, scenario: str, expected: str) -> None:
-    assert choose_config(preset, None, scenario, {}) == PRESETS[expected]()
+    assert choose_config(preset, None, (scenario,), {}) == PRESETS[expected]()
 
 
 def test_unknown_presets_are_refused() -> None:
-    with pytest.raises(ConfigError, match="preset: expected one of standard, shopping, got 'huge'"):
-        choose_config("huge", None, "shopping", {})
+    with pytest.raises(ConfigError, match="preset: expected one of standard, shopping, plain_mlp, .*, got 'huge'"):
+        choose_config("huge", None, ("shopping",), {})
 
 
 def test_options_change_single_values() -> None:
-    changed = choose_config("standard", None, "standard", {"epochs": 2, "seed": 9})
+    changed = choose_config("standard", None, ("standard",), {"epochs": 2, "seed": 9})
     plain = PRESETS["standard"]()
     loop = msgspec.structs.replace(plain.loop, epochs=2)
     assert changed == msgspec.structs.replace(plain, loop=loop, seed=9)
@@ -116,7 +116,7 @@ def test_options_change_single_values() -> None:
 
 def test_an_impossible_option_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"options: validation_share: expected float < 1.0, got 1.5"):
-        choose_config("standard", None, "standard", {"validation_share": 1.5})
+        choose_config("standard", None, ("standard",), {"validation_share": 1.5})
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_an_impossible_option_is_refused() -> None:
 )
 def test_a_number_out_of_range_is_refused_before_anything_is_written(change: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        choose_config("standard", None, "standard", change)
+        choose_config("standard", None, ("standard",), change)
 
 
 def test_a_negative_weight_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"stage_weights.winner: .*got -1.0"):
-        choose_config("standard", None, "standard", {"stage_weights": {"winner": -1.0}})
+        choose_config("standard", None, ("standard",), {"stage_weights": {"winner": -1.0}})
 
 
 def test_weights_are_parsed() -> None:

@@ -1,0 +1,126 @@
+"""What ``adsieve distill train`` begins from, says of it, and refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from contracts.bundle import Bundle
+from contracts.config import dump_yaml
+from contracts.errors import ConfigError, InputError
+from contracts.schema import FeatureSchema, save_schema
+from distill.cli import app
+from distill.cli_train import choose_config
+from distill.config import DistillConfig
+from distill.run import load_run
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def invoke(log_directory: Path, schema: FeatureSchema, config: DistillConfig, tmp_path: Path) -> Invoke:
+    """A short training; ``serving`` is what the front door finds in a store."""
+    save_schema(schema, tmp_path / "towers.yaml")
+    dump_yaml(config, tmp_path / "distill.yaml")
+
+    def run(*words: object, serving: Callable | None = None, sizes: Path = tmp_path / "distill.yaml") -> Result:
+        given = ("--logs", log_directory, "--schema", tmp_path / "towers.yaml", "--config", sizes, "--epochs", 2)
+        command = ("train", *given, *words)
+        if "--scenario" not in words:
+            command += ("--scenario", "shopping")
+        return CliRunner().invoke(app, [str(word) for word in command], obj=serving)
+
+    return run
+
+
+@pytest.fixture
+def other_sizes(config: DistillConfig, tmp_path: Path) -> Path:
+    towers = msgspec.structs.replace(config.towers, head_dim=4)
+    dump_yaml(msgspec.structs.replace(config, towers=towers), tmp_path / "other.yaml")
+    return tmp_path / "other.yaml"
+
+
+def test_by_default_a_run_begins_from_what_serves(invoke: Invoke, bundle: Bundle, tmp_path: Path) -> None:
+    asked = []
+
+    def serving(store: Path, scenario: str) -> Path:
+        asked.append((store, scenario))
+        return bundle.path
+
+    found = invoke("--out", tmp_path / "run", "--store", tmp_path / "releases", serving=serving)
+    assert found.exit_code == 0, found.output
+    assert asked == [(tmp_path / "releases", "shopping")]
+    assert f"warm start from {bundle.path} ({bundle.manifest.version}): " in found.stdout
+    report = load_run(tmp_path / "run").summary.warm_start
+    assert report.carried == report.total
+
+    again = invoke("--out", tmp_path / "run", "--json", serving=lambda store, scenario: tmp_path / "another")
+    assert again.exit_code == 0, again.output  # what serves by then does not matter
+    assert json.loads(again.stdout)["summary"]["warm_start"]["source"] == report.source
+
+
+def test_nothing_that_serves_means_fresh_weights_and_is_said_once(invoke: Invoke, tmp_path: Path) -> None:
+    found = invoke("--out", tmp_path / "run", "--json", serving=lambda store, scenario: None)
+    assert found.exit_code == 0, found.output
+    assert found.stderr.count("nothing serves shopping yet: beginning with fresh weights") == 1
+    assert json.loads(found.stdout)["summary"]["warm_start"] is None
+
+
+def test_what_serves_in_other_sizes_is_told_and_left(
+    invoke: Invoke, bundle: Bundle, other_sizes: Path, tmp_path: Path
+) -> None:
+    found = invoke("--out", tmp_path / "run", sizes=other_sizes, serving=lambda store, scenario: bundle.path)
+    assert found.exit_code == 0, found.output
+    assert "which serves: its towers.head_dim is 8, that of this run 4" in found.stderr
+    assert load_run(tmp_path / "run").summary.warm_start is None
+
+
+def test_a_given_bundle_of_other_sizes_is_refused(
+    invoke: Invoke, bundle: Bundle, other_sizes: Path, tmp_path: Path
+) -> None:
+    found = invoke("--out", tmp_path / "run", "--warm-start", bundle.path, sizes=other_sizes)
+    assert isinstance(found.exception, InputError)
+    assert found.exception.exit_code == 2
+    assert "cannot be carried over, its towers.head_dim is 8, that of this run 4" in str(found.exception)
+    assert not (tmp_path / "run").exists()
+
+
+def test_fresh_weights_may_be_asked_for_and_all_terms_be_given(invoke: Invoke, bundle: Bundle, tmp_path: Path) -> None:
+    terms = ("--label-weight", 0.25, "--listwise-weight", 0.5, "--listwise-temperature", 2, "--tensorboard")
+    none = ("--warm-start", "none")
+    found = invoke("--out", tmp_path / "run", *terms, *none, serving=lambda store, scenario: bundle.path)
+    assert found.exit_code == 0, found.output
+    run = load_run(tmp_path / "run")
+    assert run.summary.warm_start is None
+    assert (run.config.label_weight, run.config.listwise_weight, run.config.listwise_temperature) == (0.25, 0.5, 2.0)
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+
+
+def test_several_scenarios_are_learned_by_towers_with_domains(
+    invoke: Invoke, config: DistillConfig, tmp_path: Path
+) -> None:
+    tower = msgspec.structs.replace(config.towers.query, num_experts=1, domain_experts=1)
+    towers = msgspec.structs.replace(config.towers, query=tower, pin=tower, domains=("shopping", "standard"))
+    dump_yaml(msgspec.structs.replace(config, towers=towers), tmp_path / "both.yaml")
+    both = ("--scenario", "shopping", "--scenario", "standard")
+    found = invoke("--out", tmp_path / "run", *both, sizes=tmp_path / "both.yaml")
+    assert found.exit_code == 0, found.output
+    assert "distilled shopping,standard from" in found.stdout
+
+
+def test_the_preset_of_several_scenarios_takes_their_names() -> None:
+    assert choose_config(None, None, ("a", "b"), {}).towers.domains == ("a", "b")
+
+
+def test_a_file_and_a_preset_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="config: expected a file or a preset, got both"):
+        choose_config("standard", tmp_path / "distill.yaml", ("standard",), {})
+
+
+def test_a_weight_out_of_range_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"options: label_weight: expected .*, got 1.5"):
+        choose_config("standard", None, ("standard",), {"label_weight": 1.5})
