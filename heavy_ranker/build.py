@@ -71,7 +71,9 @@ def build_ranker(schema: FeatureSchema, config: ModelConfig) -> HeavyRanker:
     )
     products = None
     if config.product_heads:
-        products = TokenProducts(tokens["query"].num_tokens, ad_tokens, config.token_dim, config.product_heads)
+        products = TokenProducts(
+            tokens["query"].num_tokens, ad_tokens, config.token_dim, config.product_heads, normed=config.product_norm
+        )
     return HeavyRanker(
         request_tokens=tokens["query"],
         ad_tokens=tokens["ad"],

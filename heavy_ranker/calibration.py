@@ -14,14 +14,14 @@ from modeling.batches import ordered_batches
 from modeling.examples import Examples
 
 ENOUGH = 400_000
-"""Impressions that the shift is read from; of more, the newest."""
+"""Impressions that the shift is read from, unless another number is asked for."""
 
 _STEPS = 60
 _REACH = 16.0  # logits; far beyond any shift of a model that learned something
 
 
 @torch.no_grad()
-def calibrate(model: HeavyModel, examples: Examples, *, batch_size: int = 4096) -> np.ndarray:
+def calibrate(model: HeavyModel, examples: Examples, *, batch_size: int = 4096, enough: int = ENOUGH) -> np.ndarray:
     """Shift each task's bias so that its predictions add up to the known labels; returns the shifts, [M, K].
 
     A logistic regression with an intercept has this property at its optimum. A network stopped at a finite learning
@@ -32,8 +32,9 @@ def calibrate(model: HeavyModel, examples: Examples, *, batch_size: int = 4096) 
         model: Trained; its heads change in place. Each member of several is calibrated alone.
         examples: What it was trained on: one number a task leaves nothing to learn by heart.
         batch_size: Impressions a batch.
+        enough: Impressions to read; of more, the newest.
     """
-    examples = _newest(examples)
+    examples = _newest(examples, enough)
     conditional = _conditional_logits(model, examples, batch_size)
     labels, weight = np.asarray(examples.labels), np.asarray(examples.weight)
     shifts = np.stack([chain_shifts(conditional[:, member], labels, weight) for member in range(conditional.shape[1])])
@@ -79,12 +80,12 @@ def _shift(logits: np.ndarray, weight: np.ndarray, wanted: float) -> float:
     return (low + high) / 2
 
 
-def _newest(examples: Examples) -> Examples:
-    """The newest ``ENOUGH`` impressions and what else is of the same moment: whole requests."""
+def _newest(examples: Examples, enough: int) -> Examples:
+    """The newest ``enough`` impressions and what else is of the same moment: whole requests."""
     times = np.asarray(examples.event_time)[examples.request_row]
-    if len(times) <= ENOUGH:
+    if len(times) <= enough:
         return examples
-    return examples.select(np.flatnonzero(times >= np.partition(times, -ENOUGH)[-ENOUGH]))
+    return examples.select(np.flatnonzero(times >= np.partition(times, -enough)[-enough]))
 
 
 def _conditional_logits(model: HeavyModel, examples: Examples, batch_size: int) -> np.ndarray:

@@ -46,6 +46,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         mixer_expansion: Hidden width of the mixer's layers, in their input widths.
         product_heads: Slices in which experts also get the dot product of every request token with every ad token;
             divides ``token_dim``, 0 for none.
+        product_norm: Scale tokens to unit root mean square before these products.
         shared_experts: Experts that all tasks read.
         task_experts: Experts of each task.
         expert_dim: Width of an expert.
@@ -74,6 +75,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     num_slices: Few
     mixer_expansion: Few
     product_heads: FewOrNone = 0
+    product_norm: bool = False
     shared_experts: Few
     task_experts: FewOrNone
     expert_dim: Width

@@ -152,14 +152,16 @@ def score_row(ranker, flat, sequences, ad_flat, pair_flat=None):
         events[name] = sequences[name] @ weight + bias
     x = features(ranker.backbone, request, ad, events)
     if ranker.products is not None:
-        x = np.concatenate([x, products(request, ad, ranker.products.num_heads)])
+        x = np.concatenate([x, products(request, ad, ranker.products.num_heads, ranker.products.normed)])
     tasks = range(ranker.extraction.num_tasks)
     logits = [head_logit(extract(x, ranker.extraction, task), ranker.heads, task) for task in tasks]
     return np.cumprod(sigmoid(np.array(logits)))
 
 
-def products(request, ad, num_heads):
+def products(request, ad, num_heads, normed):
     """Dot products by slice, then request token, then ad token."""
+    if normed:
+        request, ad = (tokens / np.sqrt(np.mean(tokens**2, 1, keepdims=True) + 1e-6) for tokens in (request, ad))
     width = request.shape[1] // num_heads
     slices = [slice(h * width, (h + 1) * width) for h in range(num_heads)]
     return np.array([u[here] @ a[here] / np.sqrt(width) for here in slices for u in request for a in ad])

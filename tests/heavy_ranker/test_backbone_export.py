@@ -28,7 +28,7 @@ EACH = {
 SOME = {
     "request only": {"request_only": True, "query_source": "one_token", "sequence_encoder": "transformer"},
     "ensemble": {"backbones": BACKBONES[1:], "sequence_encoders": {"clicks": "longer"}},
-    "bins, members and products": {"numeric_bins": 3, "members": 2, "product_heads": 2},
+    "bins, members and products": {"numeric_bins": 3, "members": 2, "product_heads": 2, "product_norm": True},
 }
 
 

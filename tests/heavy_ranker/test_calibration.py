@@ -53,9 +53,8 @@ def test_a_calibrated_model_predicts_as_many_positives_as_there_were(schema, con
     np.testing.assert_allclose(given, wanted, rtol=1e-4)
 
 
-def test_of_a_large_log_the_newest_requests_are_read_whole(impressions, monkeypatch):
-    monkeypatch.setattr(calibration, "ENOUGH", len(impressions) // 3)
-    some = calibration._newest(impressions)
+def test_of_a_large_log_the_newest_requests_are_read_whole(impressions):
+    some = calibration._newest(impressions, len(impressions) // 3)
     assert len(impressions) // 3 <= len(some) < len(impressions) / 2
     times = np.asarray(impressions.event_time)
     oldest = times[some.request_row].min()

@@ -28,6 +28,7 @@ VARIANTS = {
     "din_dcn over longer": {"backbones": ("din_dcn",), "sequence_encoder": "longer", "longer_length": 2},
     "ensemble": {"backbones": ("hyformer", "din_dcn", "rankmixer")},
     "products": {"product_heads": 2},
+    "products of scaled tokens": {"product_heads": 2, "product_norm": True},
 }
 
 
