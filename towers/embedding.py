@@ -5,14 +5,15 @@ For each head:
     query  [scale * v_q, 1, b_q]
     pin    [v_p,         b_p, 1]        dot = scale * <v_q, v_p> + b_p + b_q
 
-Everything here is fp32, whatever precision the towers computed in. Shapes: B rows, R requests, A ads, N pairs, H heads,
-D width of a head's vector, T width of a head's representation.
+Embeddings and their dot product are fp32, whatever precision the towers compute in. Shapes: B rows, R requests, A ads,
+N pairs, H heads, D width of a head's vector, T width of a head's representation.
 """
 
 import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from towers.config import TowerSide
 
@@ -60,12 +61,18 @@ class EmbeddingHeads(nn.Module):
     def forward(self, representations: Tensor) -> Tensor:
         """Embed ``representations`` [B, H, T]; returns fp32 [B, H, D+2]."""
         x = self.norm(representations)
-        projected = torch.stack([layer(x[:, head]) for head, layer in enumerate(self.projections)], dim=1).float()
+        heads = [_project(layer, x[:, head]) for head, layer in enumerate(self.projections)]
+        projected = torch.stack(heads, dim=1)
         vectors, bias = projected[..., :-1], projected[..., -1:]
         one = torch.ones_like(bias)
         if self.side == "query":
             return torch.cat([vectors * self.log_scale.exp(), one, bias], dim=-1)
         return torch.cat([vectors, bias, one], dim=-1)
+
+
+def _project(layer: nn.Linear, x: Tensor) -> Tensor:
+    """The linear layer with its bias added in fp32: BF16 would round the logit of a rare event by hundredths."""
+    return functional.linear(x, layer.weight).float() + layer.bias
 
 
 def pair_logits(query: Tensor, pin: Tensor, request_index: Tensor, ad_index: Tensor) -> Tensor:

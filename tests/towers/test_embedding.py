@@ -54,6 +54,20 @@ def test_embeddings_are_fp32_under_autocast() -> None:
     torch.testing.assert_close(logits, (query * pin).sum(-1))
 
 
+def test_autocast_does_not_round_the_bias_of_a_rare_event() -> None:
+    """BF16 numbers near 9 are 0.06 apart, which is 6 % of a rare event's probability."""
+    heads, prior = _heads("query"), torch.tensor([-9.03, -9.01, -8.99])
+    heads.set_prior(prior)
+    with torch.no_grad():
+        for projection in heads.projections:
+            projection.weight.mul_(1e-3)
+    x = _representations(50, 0)
+    exact = heads(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = heads(x)
+    torch.testing.assert_close(rounded[..., 5], exact[..., 5], rtol=0, atol=1e-4)
+
+
 def test_a_side_without_a_tower_is_refused() -> None:
     with pytest.raises(ValueError, match="a tower is of side query or ad, got 'pair'"):
         _heads("pair")
