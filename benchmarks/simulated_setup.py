@@ -12,20 +12,27 @@ LEARNED_BY_HEART = ("ad_id", "brand")
 TOKENS: SideGroups = {
     "query": {
         "profile": ("profile",),
-        "person": ("age_band", "income_band", "user_ctr", "activity"),
-        "place": ("country", "language", "device", "surface"),
+        "age": ("age_band",),
+        "income": ("income_band",),
+        "numbers": ("user_ctr", "activity"),
+        "country": ("country",),
+        "language": ("language",),
+        "device": ("device", "surface"),
         "hour": ("hour",),
         "interests": ("interests",),
     },
     "ad": {
         "image": ("image",),
-        "offer": ("category", "scenario", "advertiser_size"),
+        "category": ("category",),
+        "offer": ("scenario", "advertiser_size"),
         "topics": ("topics",),
-        "form": ("format", "ad_language"),
+        "format": ("format",),
+        "language": ("ad_language",),
         "advertiser": ("advertiser_id",),
+        "price": ("price",),
         "numbers": (
             "creative_score", "landing_score", "ad_age_days", "past_impressions", "past_ctr", "past_cvr",
-            "advertiser_ctr", "price",
+            "advertiser_ctr",
         ),
     },
 }  # fmt: skip
@@ -54,14 +61,23 @@ def _without(feature: Feature) -> Feature:
 def tried(backbones: tuple[BackboneName, ...], *, num_layers: int) -> HeavyConfig:
     """The configuration of one row of the table: equal sizes, examples and rates, whatever the backbone.
 
-    One pass: the log is large enough, and no impression is learned by heart. The last bias is calibrated.
+    One pass: no impression is learned by heart. What interacts has a token of its own and meets each other token in
+    products of scaled tokens; small batches make many steps of few examples.
     """
     base = small()
     return msgspec.structs.replace(
         base,
-        model=msgspec.structs.replace(base.model, backbones=backbones, num_layers=num_layers, groups=TOKENS),
-        loop=msgspec.structs.replace(base.loop, epochs=1, learning_rate=2e-3, weight_decay=0.05),
-        batch_size=512,
+        model=msgspec.structs.replace(
+            base.model,
+            backbones=backbones,
+            num_layers=num_layers,
+            groups=TOKENS,
+            product_heads=4,
+            product_norm=True,
+        ),
+        loop=msgspec.structs.replace(
+            base.loop, epochs=1, learning_rate=4e-3, weight_decay=0.05, checkpoint_every=1_000
+        ),
+        batch_size=256,
         validation_share=0.0,
-        calibrate=True,
     )
