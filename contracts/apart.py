@@ -30,13 +30,14 @@ class ApartCommand(TyperCommand):
     def _read(self, ctx: Any) -> Iterator[tuple[str, Path]]:
         """Name and value of each parameter that names a directory to read, of a glob its fixed part."""
         for parameter in self.params:
-            value = ctx.params.get(parameter.name or "")
-            if parameter.name == OUT or not (isinstance(value, Path) or (value and parameter.name in DATASETS)):
-                continue
-            directory = _fixed_part(Path(value))
-            if directory.is_dir():
-                name = parameter.opts[0] if parameter.param_type_name == "option" else (parameter.name or "").upper()
-                yield name, directory
+            given = ctx.params.get(parameter.name or "")
+            for value in given if isinstance(given, list | tuple) else [given]:  # a list where it may be repeated
+                if parameter.name == OUT or not (isinstance(value, Path) or (value and parameter.name in DATASETS)):
+                    continue
+                directory = _fixed_part(Path(value))
+                if directory.is_dir():
+                    option = parameter.param_type_name == "option"
+                    yield parameter.opts[0] if option else (parameter.name or "").upper(), directory
 
 
 def require_apart(out: Path, name: str, directory: Path) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 NAN = float("nan")
 _TINY = np.finfo(np.float64).eps
+_ROUNDING = 1e-12
 
 
 def log_loss(labels: ArrayLike, probabilities: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
@@ -21,7 +22,7 @@ def log_loss(labels: ArrayLike, probabilities: ArrayLike, sample_weight: ArrayLi
         0.6931
     """
     (y, p), weight = _columns(labels, probabilities, sample_weight=sample_weight)
-    return _mean(_cross_entropy(y, p), weight)
+    return _mean(cross_entropies(y, p), weight)
 
 
 def normalised_entropy(labels: ArrayLike, probabilities: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
@@ -33,14 +34,15 @@ def normalised_entropy(labels: ArrayLike, probabilities: ArrayLike, sample_weigh
     base = _mean(y, weight)
     if not 0.0 < base < 1.0:
         return NAN
-    return _mean(_cross_entropy(y, p), weight) / _mean(_cross_entropy(y, np.full_like(y, base)), weight)
+    return _mean(cross_entropies(y, p), weight) / _mean(cross_entropies(y, np.full_like(y, base)), weight)
 
 
 def auc(labels: ArrayLike, scores: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
     """Probability that a positive scores above a negative, ties counting half. NaN with one class only.
 
     Args:
-        labels: 0 or 1.
+        labels: 0 or 1, or between: such a row is partly a positive and partly a negative, of which the parts of other
+            rows are compared with it, never its own.
 
     Example:
         >>> auc([0, 1, 1], [0.1, 0.1, 0.7])
@@ -64,26 +66,20 @@ def gauc(labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, sample_weight:
 
 
 def bernoulli_kl(teacher_logits: ArrayLike, student_logits: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-    """Mean of KL(teacher || student) between Bernoulli distributions, from logits t and s.
-
-    ``sigmoid(t) (t - s) + softplus(s) - softplus(t)``. KL(t || s) equals KL(-t || -s), so the sign in which the
-    teacher's probability is at most a half is used: nothing large cancels.
+    """Mean of KL(teacher || student) between Bernoulli distributions, from their logits: see :func:`divergences`.
 
     Example:
         >>> bernoulli_kl([0.0], [0.0])
         0.0
     """
     (teacher, student), weight = _columns(teacher_logits, student_logits, sample_weight=sample_weight)
-    sign = np.where(teacher > 0, -1.0, 1.0)
-    t, s = sign * teacher, sign * student
-    divergence = np.exp(_log_sigmoid(t)) * (t - s) + _softplus(s) - _softplus(t)
-    return _mean(np.maximum(divergence, 0.0), weight)
+    return _mean(divergences(teacher, student), weight)
 
 
 def log_mae(teacher_logits: ArrayLike, student_logits: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
     """Mean of ``|log p_student - log p_teacher|``, from logits: a relative error, whatever the level of the rates."""
     (teacher, student), weight = _columns(teacher_logits, student_logits, sample_weight=sample_weight)
-    return _mean(np.abs(_log_sigmoid(student) - _log_sigmoid(teacher)), weight)
+    return _mean(log_differences(teacher, student), weight)
 
 
 def calibration_ratio(labels: ArrayLike, probabilities: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
@@ -94,6 +90,28 @@ def calibration_ratio(labels: ArrayLike, probabilities: ArrayLike, sample_weight
     (y, p), weight = _columns(labels, probabilities, sample_weight=sample_weight)
     base = _mean(y, weight)
     return _mean(p, weight) / base if base > 0 else NAN
+
+
+def cross_entropies(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """``-y log p - (1 - y) log(1 - p)`` of each row; probabilities are kept 2.2e-16 from 0 and 1."""
+    p = np.clip(probabilities, _TINY, 1 - _TINY)
+    return -labels * np.log(p) - (1 - labels) * np.log1p(-p)
+
+
+def divergences(teacher_logits: np.ndarray, student_logits: np.ndarray) -> np.ndarray:
+    """Bernoulli KL(teacher || student) of each row, from logits t and s.
+
+    ``sigmoid(t) (t - s) + softplus(s) - softplus(t)``. KL(t || s) equals KL(-t || -s), so the sign in which the
+    teacher's probability is at most a half is used: nothing large cancels.
+    """
+    sign = np.where(teacher_logits > 0, -1.0, 1.0)
+    t, s = sign * teacher_logits, sign * student_logits
+    return np.maximum(np.exp(_log_sigmoid(t)) * (t - s) + _softplus(s) - _softplus(t), 0.0)
+
+
+def log_differences(teacher_logits: np.ndarray, student_logits: np.ndarray) -> np.ndarray:
+    """``|log p_student - log p_teacher|`` of each row, from logits."""
+    return np.abs(_log_sigmoid(student_logits) - _log_sigmoid(teacher_logits))
 
 
 def recall_at(heavy_utility: ArrayLike, light_utility: ArrayLike, k: int, m: int) -> float:
@@ -129,11 +147,30 @@ def utility_regret(heavy_utility: ArrayLike, light_utility: ArrayLike, k: int, m
     k, m = _cuts(len(heavy), k, m)
     if _undefined(heavy, light):
         return NAN
-    order = np.argsort(-heavy, kind="stable")
-    best = heavy[order[:k]].sum()
+    best = np.sort(heavy)[-k:].sum()
     if not best > 0:
         return NAN
-    return float(1.0 - heavy[order] @ _chance_among_best(light[order], k, m) / best)
+    return float(1.0 - heavy @ chance_chosen(heavy, light, k, m) / best)
+
+
+def chance_chosen(heavy_utility: np.ndarray, light_utility: np.ndarray, k: int, m: int) -> np.ndarray:
+    """The chance [C] that each ad is among the heavy top k of the light top m, in one request.
+
+    Ads that the light ranker ties survive at random; of those that the heavy ranker ties the first are chosen.
+
+    Args:
+        heavy_utility: Utility by the heavy ranker [C].
+        light_utility: Utility by the light ranker [C].
+        k, m: At least 1 and at most C.
+
+    Example:
+        >>> chance_chosen(np.array([9.0, 8.0, 1.0]), np.array([0.0, 0.0, 2.0]), k=1, m=2).tolist()
+        [0.5, 0.5, 0.0]
+    """
+    order = np.argsort(-heavy_utility, kind="stable")
+    chance = np.empty(len(order))
+    chance[order] = _chance_among_best(light_utility[order], k, m)
+    return chance
 
 
 def _columns(*columns: ArrayLike, sample_weight: ArrayLike | None = None) -> tuple[list[np.ndarray], np.ndarray]:
@@ -156,11 +193,6 @@ def _mean(values: np.ndarray, weight: np.ndarray) -> float:
     return float(values @ weight / weight.sum()) if len(values) else NAN
 
 
-def _cross_entropy(y: np.ndarray, p: np.ndarray) -> np.ndarray:
-    p = np.clip(p, _TINY, 1 - _TINY)
-    return -y * np.log(p) - (1 - y) * np.log1p(-p)
-
-
 def _softplus(x: np.ndarray) -> np.ndarray:
     return np.logaddexp(0.0, x)
 
@@ -175,7 +207,7 @@ def _grouped_auc(
     """Return the AUC [G] (NaN with one class) and the weight [G] of each group.
 
     Sorted by group and score, each run of equal scores adds its positive weight times the negative weight below it and
-    half of that beside it.
+    half of that beside it; what a row with a soft label would add by comparing itself with itself is taken off.
     """
     ids = np.zeros(np.shape(labels)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     (y, score, group), weight = _columns(labels, scores, ids, sample_weight=sample_weight)
@@ -184,13 +216,16 @@ def _grouped_auc(
     order = np.lexsort((score, group))
     y, score, group, weight = y[order], score[order], group[order], weight[order]
     run_start = np.flatnonzero(np.r_[True, (np.diff(score) != 0) | (np.diff(group) != 0)])
+    itself = weight * y * (weight * (1 - y))
     positive, negative = (np.add.reduceat(part, run_start) for part in (weight * y, weight * (1 - y)))
     group_start = np.flatnonzero(np.r_[True, np.diff(group[run_start]) != 0])
     below = _running_sum_within(negative, group_start)
-    wins = np.add.reduceat(positive * (below + negative / 2), group_start)
+    itself = np.add.reduceat(np.add.reduceat(itself, run_start), group_start)
+    wins = np.add.reduceat(positive * (below + negative / 2), group_start) - itself / 2
     positives, negatives = np.add.reduceat(positive, group_start), np.add.reduceat(negative, group_start)
-    pairs = positives * negatives
-    return np.divide(wins, pairs, out=np.full(len(wins), NAN), where=pairs > 0), positives + negatives
+    pairs = positives * negatives - itself
+    defined = pairs > _ROUNDING * positives * negatives
+    return np.divide(wins, pairs, out=np.full(len(pairs), NAN), where=defined), positives + negatives
 
 
 def _running_sum_within(values: np.ndarray, starts: np.ndarray) -> np.ndarray:

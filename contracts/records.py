@@ -23,6 +23,12 @@ from contracts.parquet import readable
 STAGES = ("eligible", "candidate", "winner")
 """The furthest stage that an ad reached; its code is the position. A winner was also a candidate and eligible."""
 
+TEACHER_SEEN_UNTIL = b"adsieve.teacher_seen_until"
+"""Key in the footer of scored candidates: microseconds UTC of the latest request that their teacher trained on."""
+
+TEACHER_SAW_NONE = np.iinfo(np.int64).min
+"""There, of a series: none of its members has trained on a row that it scored."""
+
 STATUSES = ("active", "paused", "removed")
 """Status of an ad; its code is the position. Only an active ad is served; a missing status means active."""
 

@@ -6,24 +6,50 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from contracts.console import From, Json, Until, print_json
-from distill.cli_options import Candidates, Logs, Threads
+from distill.cli_options import Threads
 
 if TYPE_CHECKING:
+    from distill.compare import Comparison
     from distill.evaluate import Evaluation
+
+SLICES = (
+    "scenario, objective, day and hour, by surface (or tab), user activity, ad age with cold ads apart, advertiser "
+    "size and price band where the log has columns for them, and by days that trained the teacher or the student"
+)
+
+_WORST_PRINTED = 10
 
 
 def evaluate(
-    logs: Logs,
+    logs: Annotated[
+        list[Path], typer.Option("--logs", help="Log directory with requests/ and ads/; repeat it for other logs.")
+    ],
     bundle: Annotated[
-        Path, typer.Option(exists=True, file_okay=False, help="Sealed two-tower bundle; its own graphs are judged.")
+        list[Path],
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="Sealed two-tower bundle; its own graphs are judged. Repeat it for others: the first one of a "
+            "scenario is what the later ones are compared with.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Directory for report.html, report.json and slices.parquet.")],
-    candidates: Candidates = None,
+    candidates: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Scored candidates, as `adsieve heavy score` writes them, once for each log in the same order; by "
+            "default candidates/ of each log."
+        ),
+    ] = None,
     start: From = None,
     end: Until = None,
     slices: Annotated[
         list[str] | None,
-        typer.Option("--slice", metavar="COLUMN", help="Also cut by this column of the log; repeat it for others."),
+        typer.Option(
+            "--slice",
+            metavar="COLUMN",
+            help=f"Also cut by this column of the log; repeat it for others. Every report cuts by {SLICES}.",
+        ),
     ] = None,
     top_k: Annotated[int, typer.Option(min=1, help="Heavy ads that should survive.")] = 10,
     pool_size: Annotated[
@@ -32,15 +58,19 @@ def evaluate(
     threads: Threads = 2,
     json: Json = False,
 ) -> None:
-    """Report a student against the teacher: per slice, and what of the heavy ranker's best survives."""
+    """Report students against the teacher: per slice, and what of the heavy ranker's best survives."""
     from contracts.bundle import open_bundle
+    from contracts.errors import InputError
     from contracts.records import LogPaths
-    from distill.evaluate import evaluate_bundle
+    from distill.evaluate import evaluate_bundles
     from distill.report import HTML_FILE, write_report
 
-    evaluation = evaluate_bundle(
-        open_bundle(bundle, kind="two_tower"),
-        LogPaths.under(logs, candidates),
+    scored: list[Path | None] = [*candidates] if candidates else [None] * len(logs)
+    if len(scored) != len(logs):
+        raise InputError(f"--candidates: expected once for each of {len(logs)} logs, got {len(scored)}")
+    report = evaluate_bundles(
+        [open_bundle(path, kind="two_tower") for path in bundle],
+        [LogPaths.under(log, own) for log, own in zip(logs, scored, strict=True)],
         start=start,
         end=end,
         columns=slices or (),
@@ -48,11 +78,14 @@ def evaluate(
         pool_size=pool_size,
         threads=threads,
     )
-    write_report(evaluation, out)
+    write_report(report, out)
     if json:
-        print_json(evaluation)
+        print_json(report)
         return
-    _print_headline(evaluation)
+    for evaluation in report.evaluations:
+        _print_headline(evaluation)
+    for comparison in report.comparisons:
+        _print_worst(comparison)
     print(f"report: {out / HTML_FILE}")
 
 
@@ -62,7 +95,26 @@ def _print_headline(evaluation: "Evaluation") -> None:
 
     from distill.report import format_number, headline
 
-    table = Table("figure", "value", title=f"{evaluation.scenario}: {evaluation.pairs:,} pairs")
+    title = f"{evaluation.bundle} on {evaluation.log}: {evaluation.pairs:,} pairs"
+    table = Table("figure", "value", title=title)
     for name, value in headline(evaluation).items():
         table.add_row(name, format_number(value))
+    Console().print(table)
+
+
+def _print_worst(comparison: "Comparison") -> None:
+    """The slices that surely got worse, the worst first, and how many there are."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from distill.report import format_number
+
+    worse = [row for row in comparison.rows if row.verdict == "worse"]
+    better = sum(row.verdict == "better" for row in comparison.rows)
+    title = f"{comparison.bundle} against {comparison.against}: {len(worse):,} figures worse, {better:,} better"
+    table = Table("slice", "head", "against", "metric", "before", "after", "difference", "95 %", title=title)
+    for row in worse[:_WORST_PRINTED]:
+        bounds = f"{format_number(row.low)} to {format_number(row.high)}"
+        numbers = (format_number(value) for value in (row.before, row.after, row.difference))
+        table.add_row(f"{row.stage}, {row.slice} {row.value}", row.head, row.against, row.metric, *numbers, bounds)
     Console().print(table)

@@ -1,6 +1,8 @@
 """Judges a sealed two-tower bundle against the teacher, with the graphs and look-ups that would serve."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,13 +13,16 @@ import numpy as np
 from contracts.bundle import Bundle
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
-from distill.compare import Comparison
+from distill.compare import Comparison, compare
 from distill.data import read_scored
-from distill.measures import Reliability, SliceMetrics, measure_slices, reliability
-from distill.recall import POOL_SIZE, TOP_K, RecallReport, measure_recall
-from distill.scoring import score_pairs
-from distill.slices import ALL, slice_columns
+from distill.measures import Measured, Reliability, SliceMetrics, measure_slices
+from distill.pool_facts import historical_rates, truth_of
+from distill.recall import POOL_SIZE, TOP_K, PoolCurves, RecallReport, measure_recall, pool_rows
+from distill.scoring import ScoredPairs, score_pairs
+from distill.slice_defaults import slice_columns, teacher_seen_until
+from distill.slices import ALL
 from modeling.examples import Examples
+from modeling.log_requests import utc_microseconds
 from towers.serving import TwoTowerServing
 
 
@@ -62,6 +67,21 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         return next(found, None)
 
 
+@dataclass(frozen=True)
+class Assessment:
+    """An evaluation with the bootstrap replicates that comparisons are made of.
+
+    Args:
+        evaluation: As it is reported.
+        measured: Every row of its slices, with replicates.
+        pools: Its recall pool by pool; None where no request has a whole pool.
+    """
+
+    evaluation: Evaluation
+    measured: list[Measured]
+    pools: PoolCurves | None
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What ``adsieve distill evaluate`` found.
 
@@ -74,7 +94,52 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     comparisons: list[Comparison]
 
 
-def evaluate_bundle(
+def evaluate_bundles(
+    bundles: Sequence[Bundle],
+    logs: Sequence[LogPaths],
+    *,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    columns: Sequence[str] = (),
+    top_k: int = TOP_K,
+    pool_size: int = POOL_SIZE,
+    threads: int = 2,
+    cache: Path | None = None,
+) -> Report:
+    """Evaluate every bundle on every log, and compare later bundles with the first one of their scenario.
+
+    Args:
+        bundles: As for :func:`assess_bundle`; so are the other arguments.
+        logs: Each with the scored copy of its candidates.
+
+    Raises:
+        InputError: A column cannot cut slices.
+        LogError: A log breaks its contract, or has pairs without a teacher or with several.
+    """
+    evaluations, comparisons = [], []
+    with TemporaryDirectory(prefix="adsieve-") if cache is None else nullcontext(str(cache)) as directory:
+        for log in logs:
+            firsts: dict[str, Assessment] = {}
+            for bundle in bundles:
+                found = assess_bundle(
+                    bundle,
+                    log,
+                    start=start,
+                    end=end,
+                    columns=columns,
+                    top_k=top_k,
+                    pool_size=pool_size,
+                    threads=threads,
+                    cache=Path(directory),
+                )
+                evaluations.append(found.evaluation)
+                first = firsts.setdefault(found.evaluation.scenario, found)
+                if first is not found:
+                    comparisons.append(compare(first, found))
+    return Report(evaluations=evaluations, comparisons=comparisons)
+
+
+def assess_bundle(
     bundle: Bundle,
     log: LogPaths,
     *,
@@ -84,8 +149,8 @@ def evaluate_bundle(
     top_k: int = TOP_K,
     pool_size: int = POOL_SIZE,
     threads: int = 2,
-    cache: Path | None = None,
-) -> Evaluation:
+    cache: Path,
+) -> Assessment:
     """Compare a bundle's student with the teacher on the requests of its scenario.
 
     Args:
@@ -97,45 +162,58 @@ def evaluate_bundle(
         top_k: Heavy ads that should survive.
         pool_size: Least number of eligible ads with teacher scores of a request whose recall is measured.
         threads: Threads of the graphs.
-        cache: Directory that keeps the encoded log; a temporary one otherwise.
+        cache: Directory that keeps the encoded log.
 
     Raises:
         InputError: A column cannot cut slices.
         LogError: The log breaks its contract, or has pairs without a teacher or with several.
     """
-    scenario = str(bundle.manifest.scenario)
     serving = TwoTowerServing.load(bundle, threads=threads)
-    with TemporaryDirectory(prefix="adsieve-") as temporary:
-        directory = cache or Path(temporary)
-        examples = read_scored(bundle.schema, log, directory, scenario=scenario, start=start, end=end)
-        return evaluate_examples(
-            bundle.schema,
-            serving,
-            examples,
-            bundle=bundle.manifest.version,
-            trained_on=str(bundle.manifest.teacher_version),
-            columns=columns,
-            top_k=top_k,
-            pool_size=pool_size,
-        )
+    examples = read_scored(bundle.schema, log, cache, scenario=str(bundle.manifest.scenario), start=start, end=end)
+    return assess_examples(
+        bundle.schema,
+        serving,
+        examples,
+        bundle=bundle.manifest.version,
+        trained_on=str(bundle.manifest.teacher_version),
+        trained_until=bundle.manifest.watermark,
+        columns=columns,
+        top_k=top_k,
+        pool_size=pool_size,
+    )
 
 
-def evaluate_examples(
+def assess_examples(
     schema: FeatureSchema,
     serving: TwoTowerServing,
     examples: Examples,
     *,
     bundle: str,
     trained_on: str,
+    trained_until: str | None = None,
     columns: Sequence[str] = (),
     top_k: int = TOP_K,
     pool_size: int = POOL_SIZE,
-) -> Evaluation:
-    """The same for pairs that are already encoded; ``bundle`` names the student in the result."""
+) -> Assessment:
+    """The same for pairs that are already encoded.
+
+    Args:
+        bundle: Names the student in the result.
+        trained_on: Teacher version that it was distilled from.
+        trained_until: Time of the latest request that the student has trained on, ISO 8601; None leaves it open.
+    """
     pairs = score_pairs(schema, serving, examples)
+    cuts = slice_columns(
+        examples,
+        columns,
+        teacher_seen_until=teacher_seen_until(examples.log.candidates),
+        student_seen_until=None if trained_until is None else utc_microseconds(datetime.fromisoformat(trained_until)),
+    )
+    measured = measure_slices(pairs, cuts)
+    pools = _measure_pools(examples, pairs, top_k=top_k, pool_size=pool_size)
     used = np.unique(examples.request_row)
     times = np.asarray(examples.event_time)[used]
-    return Evaluation(
+    evaluation = Evaluation(
         bundle=bundle,
         log=str(Path(examples.log.requests).parent),
         scenario=", ".join(examples.summary.scenario_names),
@@ -146,10 +224,19 @@ def evaluate_examples(
         requests=len(used),
         pairs=len(pairs),
         tasks=schema.tasks,
-        slices=measure_slices(pairs, slice_columns(examples, columns)),
-        reliability=reliability(pairs),
-        recall=measure_recall(pairs, top_k=top_k, pool_size=pool_size),
+        slices=[one.metrics for one in measured],
+        reliability=[one.reliability for one in measured if one.reliability is not None],
+        recall=None if pools is None else pools.report,
     )
+    return Assessment(evaluation, measured, pools)
+
+
+def _measure_pools(examples: Examples, pairs: ScoredPairs, *, top_k: int, pool_size: int) -> PoolCurves | None:
+    rows = pool_rows(pairs.request, pool_size)
+    if not len(rows):
+        return None
+    rates, truth = historical_rates(examples, rows), truth_of(examples, rows)
+    return measure_recall(pairs, rates=rates, truth=truth, top_k=top_k, pool_size=pool_size)
 
 
 def _iso(micros: np.int64) -> str:

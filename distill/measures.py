@@ -1,19 +1,19 @@
 """How a student did on each slice: metrics against the teacher and, on shown ads, against mature labels.
 
-Shapes: N pairs, H heads.
+Shapes: N pairs, H heads, n pairs of a task, V values of a column, B replicates.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from contracts.metrics import auc, bernoulli_kl, calibration_ratio, gauc, log_mae, normalised_entropy
-from contracts.probability import sigmoid
+from distill.metric_sums import METRICS, Judged, judge_labels, judge_teacher
+from distill.replicates import MIN_REQUESTS, Replicates, draw_replicates, intervals
 from distill.scoring import ScoredPairs
-from distill.slices import ALL, SliceColumn, slices
-
-_BINS = 10
+from distill.slices import ALL, STAGE_SLICES, SliceColumn, whole
 
 
 class SliceMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,8 @@ class SliceMetrics(msgspec.Struct, frozen=True, kw_only=True):
         gauc: AUC within a request, averaged over requests.
         calibration: Sum of predictions over sum of labels.
         intervals: By the name of a metric (``kl``, ``log_mae``, ``normalised_entropy``, ``auc``, ``gauc``,
-            ``calibration``) the bounds of its 95 % bootstrap interval over requests; NaN where undefined.
+            ``calibration``) the bounds of its 95 % bootstrap interval over requests; NaN where undefined, and with
+            fewer than ten requests.
     """
 
     stage: str
@@ -73,85 +74,76 @@ class Reliability(msgspec.Struct, frozen=True, kw_only=True):
     observed: list[float]
 
 
-def measure_slices(pairs: ScoredPairs, columns: Mapping[str, SliceColumn]) -> list[SliceMetrics]:
-    """Metrics of every head on every slice."""
-    found = []
-    for part in slices(pairs.stage, columns):
-        for head, task in enumerate(pairs.tasks):
-            name = {"stage": part.stage, "slice": part.name, "value": part.value, "head": task}
-            found.append(_against_teacher(pairs, head, part.rows, name))
-            if part.stage == "winners":
-                found += _against_labels(pairs, head, part.rows, name)
-    return found
+@dataclass(frozen=True)
+class Measured:
+    """Metrics of one head on one slice with what comparisons need.
+
+    Args:
+        metrics: As they are reported.
+        replicates: float64 [B, M], each metric of ``METRICS`` under each bootstrap replicate.
+        reliability: Of the student; None for the teacher's own predictions.
+    """
+
+    metrics: SliceMetrics
+    replicates: np.ndarray
+    reliability: Reliability | None
 
 
-def reliability(pairs: ScoredPairs) -> list[Reliability]:
-    """A curve for each stage and head against the teacher, and for winners against labels."""
-    curves = []
-    for part in slices(pairs.stage, {}):
-        for head, task in enumerate(pairs.tasks):
-            soft = sigmoid(pairs.teacher[part.rows, head])
-            curves.append(
-                _curve(pairs, head, part.rows, soft, {"stage": part.stage, "head": task, "against": "teacher"})
-            )
-            labels = pairs.labels[part.rows, head]
-            known = ~np.isnan(labels)
-            if part.stage == "winners" and known.any():
-                name = {"stage": part.stage, "head": task, "against": "labels"}
-                curves.append(_curve(pairs, head, part.rows[known], labels[known], name))
-    return curves
+def measure_slices(
+    pairs: ScoredPairs, columns: Mapping[str, SliceColumn], replicates: Replicates | None = None
+) -> list[Measured]:
+    """Metrics of every head on every slice: each stage whole, then cut by each column.
+
+    Args:
+        pairs: All pairs of the evaluated requests.
+        columns: By name, N rows each.
+        replicates: Of the pairs' requests; drawn where None.
+    """
+    drawn = draw_replicates(pairs.request) if replicates is None else replicates
+    found: dict[tuple[str, str], dict[str, list[Measured]]] = {}
+    for stage, judged in _tasks(pairs, drawn):
+        for name, column in ({ALL: whole(len(pairs))} | dict(columns)).items():
+            by_value = found.setdefault((stage, name), {value: [] for value in column.values})
+            for measured in _measure(judged, stage, name, column):
+                by_value[measured.metrics.value].append(measured)
+    return [measured for by_value in found.values() for rows in by_value.values() for measured in rows]
 
 
-def _against_teacher(pairs: ScoredPairs, head: int, rows: np.ndarray, name: dict[str, str]) -> SliceMetrics:
-    teacher, student, weight = pairs.teacher[rows, head], pairs.student[rows, head], pairs.weight[rows]
-    soft, predicted = sigmoid(teacher), sigmoid(student)
-    return SliceMetrics(
-        **name,
-        model="student",
-        against="teacher",
-        rows=len(rows),
-        requests=len(np.unique(pairs.request[rows])),
-        kl=bernoulli_kl(teacher, student, weight),
-        log_mae=log_mae(teacher, student, weight),
-        normalised_entropy=normalised_entropy(soft, predicted, weight),
-        auc=auc(soft, student, weight),
-        gauc=gauc(soft, student, pairs.request[rows], weight),
-        calibration=calibration_ratio(soft, predicted, weight),
-    )
+def _tasks(pairs: ScoredPairs, drawn: Replicates) -> Iterator[tuple[str, Judged]]:
+    """What is judged at each stage: the student against the teacher, then on winners both against known labels."""
+    for stage, least in STAGE_SLICES.items():
+        rows = np.flatnonzero(pairs.stage >= least)
+        if not len(rows):
+            continue
+        for head in range(len(pairs.tasks)):
+            yield stage, judge_teacher(pairs, head, rows, drawn)
+            if stage != "winners":
+                continue
+            known = rows[~np.isnan(pairs.labels[rows, head])]
+            if len(known):
+                yield stage, judge_labels(pairs, head, known, drawn, model="student")
+                yield stage, judge_labels(pairs, head, known, drawn, model="teacher")
 
 
-def _against_labels(pairs: ScoredPairs, head: int, rows: np.ndarray, name: dict[str, str]) -> list[SliceMetrics]:
-    """Student and teacher on the pairs whose label is known; nothing where there are none."""
-    rows = rows[~np.isnan(pairs.labels[rows, head])]
-    models = {"student": pairs.student, "teacher": pairs.teacher} if len(rows) else {}
-    labels, weight = pairs.labels[rows, head], pairs.weight[rows]
-    return [
-        SliceMetrics(
-            **name,
-            model=model,
-            against="labels",
-            rows=len(rows),
-            requests=len(np.unique(pairs.request[rows])),
-            kl=np.nan,
-            log_mae=np.nan,
-            normalised_entropy=normalised_entropy(labels, sigmoid(logits[rows, head]), weight),
-            auc=auc(labels, logits[rows, head], weight),
-            gauc=gauc(labels, logits[rows, head], pairs.request[rows], weight),
-            calibration=calibration_ratio(labels, sigmoid(logits[rows, head]), weight),
+def _measure(judged: Judged, stage: str, name: str, column: SliceColumn) -> Iterator[Measured]:
+    """One task on every value of one column that has rows."""
+    cut = judged.cut(column.codes[judged.rows], len(column.values))
+    for code in np.flatnonzero(cut.rows).tolist():
+        value, point, replicates = column.values[code], cut.point(code), cut.replicates(code)
+        requests = int(cut.requests[code])
+        bounds = intervals(replicates) if requests >= MIN_REQUESTS else np.full((2, len(METRICS)), np.nan)
+        where: dict[str, Any] = {"stage": stage, "slice": name, "value": value}
+        where |= {"head": judged.head, "against": judged.against}
+        metrics = SliceMetrics(
+            **where,
+            model=judged.model,
+            rows=int(cut.rows[code]),
+            requests=requests,
+            **dict(zip(METRICS, point.tolist(), strict=True)),
+            intervals={metric: (float(low), float(high)) for metric, low, high in zip(METRICS, *bounds, strict=True)},
         )
-        for model, logits in models.items()
-    ]
-
-
-def _curve(pairs: ScoredPairs, head: int, rows: np.ndarray, labels: np.ndarray, name: dict[str, str]) -> Reliability:
-    """Bins are runs of pairs sorted by prediction; a bin without weight is left out."""
-    order = np.argsort(pairs.student[rows, head], kind="stable")
-    weight, labels = pairs.weight[rows][order], labels[order].astype(np.float64)
-    predicted = sigmoid(pairs.student[rows, head][order])
-    share = np.cumsum(weight) - weight / 2
-    bins = np.minimum((share / max(weight.sum(), np.finfo(float).tiny) * _BINS).astype(np.int64), _BINS - 1)
-    totals = np.bincount(bins, weight, minlength=_BINS)
-    sums = [np.bincount(bins, weight * values, minlength=_BINS) for values in (predicted, labels)]
-    present = totals > 0
-    means = [(values[present] / totals[present]).tolist() for values in sums]
-    return Reliability(**name, predicted=means[0], observed=means[1])
+        curve = None
+        if judged.model == "student":
+            predicted, observed = cut.reliability(code)
+            curve = Reliability(**where, predicted=predicted, observed=observed)
+        yield Measured(metrics, replicates, curve)

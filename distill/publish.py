@@ -11,9 +11,10 @@ from contracts.errors import InputError, MismatchError
 from contracts.records import LogPaths
 from contracts.tensors import read_tensors
 from distill.data import read_scored
-from distill.evaluate import Evaluation, evaluate_examples
-from distill.report import SLICES_FILE, write_slices
+from distill.evaluate import Evaluation, assess_examples
+from distill.report import SLICES_FILE
 from distill.run import Run
+from distill.slice_table import write_slices
 from engines.onnxruntime_cpu import OnnxRuntimeEngine
 from modeling.examples import Examples
 from modeling.profile import write_profile
@@ -75,7 +76,7 @@ def _fill(run: Run, examples: Examples, directory: Path, threads: int) -> None:
     serving.check_parity(read_tensors(directory / PARITY_FILE), source=str(run.path))
     write_saved_requests(run.schema, examples, directory, count=SAVED_REQUESTS)
     write_profile(run.schema, examples, directory)
-    write_slices(_evaluate(run, serving, examples).slices, directory / SLICES_FILE)
+    write_slices([_evaluate(run, serving, examples)], directory / SLICES_FILE)
 
 
 def parity_rows(examples: Examples) -> ParityRows:
@@ -87,9 +88,14 @@ def parity_rows(examples: Examples) -> ParityRows:
 
 
 def _evaluate(run: Run, serving: TwoTowerServing, examples: Examples) -> Evaluation:
-    return evaluate_examples(
-        run.schema, serving, examples, bundle=str(run.path), trained_on=run.summary.teacher_version
-    )
+    return assess_examples(
+        run.schema,
+        serving,
+        examples,
+        bundle=str(run.path),
+        trained_on=run.summary.teacher_version,
+        trained_until=run.summary.watermark,
+    ).evaluation
 
 
 def _check_log(run: Run, log: LogPaths, examples: Examples) -> None:

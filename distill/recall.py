@@ -10,7 +10,7 @@ Orders say by what ads are ranked, rankings by whom:
     bid only               by bid (in the order utility)
     random                 all survivors drawn at random
 
-Shapes: C ads of one request, H heads.
+Shapes: P pools, C ads of one pool, H heads, M numbers of survivors, B replicates.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,14 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from contracts.metrics import recall_at, utility_regret
 from contracts.probability import sigmoid
+from distill.replicates import MIN_REQUESTS, draw_replicates, intervals
 from distill.scoring import ScoredPairs
+from distill.survival import NUM_FIGURES, survival
 
 UTILITY, EQUAL_BIDS = "utility", "equal bids"
 STUDENT, HISTORICAL, BID_ONLY, RANDOM = "student", "bid x historical rate", "bid only", "random"
+_HEAVY = "heavy ranker"  # as if its order chose the survivors: its own regret
 TOP_K = 10
 POOL_SIZE = 1_000
 SURVIVORS = (10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1_000)
@@ -90,82 +92,150 @@ class RecallReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
+class PoolCurves:
+    """The report with what comparisons need.
+
+    Args:
+        report: As it is written.
+        requests: int [P], whose pools they are.
+        points: By order and ranking, float64 [P, 3, M]: recall, utility lost and regret of each pool, NaN where
+            undefined.
+    """
+
+    report: RecallReport
+    requests: np.ndarray
+    points: dict[tuple[str, str], np.ndarray]
+
+
+@dataclass(frozen=True)
 class _Ranking:
-    """Utilities [C] of one request by the heavy ranker and by who chooses the survivors."""
+    """Utilities [C] of one request by the heavy ranker, by who chooses the survivors, and by the truth where known."""
 
     order: str
     ranking: str
     heavy: np.ndarray
     light: np.ndarray
+    truth: np.ndarray | None
+
+
+def pool_rows(request: np.ndarray, pool_size: int = POOL_SIZE) -> np.ndarray:
+    """int [n], positions of the pairs of requests that have at least ``pool_size`` of them, request by request."""
+    counts = np.bincount(request)
+    rows = np.flatnonzero(counts[request] >= pool_size)
+    return rows[np.argsort(request[rows], kind="stable")]
 
 
 def measure_recall(
-    pairs: ScoredPairs, *, top_k: int = TOP_K, pool_size: int = POOL_SIZE, survivors: tuple[int, ...] = SURVIVORS
-) -> RecallReport | None:
-    """Recall and utility lost by truncation; None where no request has ``pool_size`` scored ads.
+    pairs: ScoredPairs,
+    *,
+    rates: np.ndarray | None = None,
+    truth: np.ndarray | None = None,
+    top_k: int = TOP_K,
+    pool_size: int = POOL_SIZE,
+    survivors: tuple[int, ...] = SURVIVORS,
+) -> PoolCurves | None:
+    """Recall, utility lost by truncation and regret; None where no request has ``pool_size`` scored ads.
 
     Args:
         pairs: All pairs of the evaluated requests.
+        rates: float64 [n, H], historical rates of the pairs that :func:`pool_rows` gives; None leaves them out.
+        truth: float64 [n, H], true probabilities of these pairs; None where nobody knows them.
         top_k: Heavy ads that should survive.
         pool_size: Least number of eligible ads with teacher scores of a request that counts as whole.
         survivors: Numbers of survivors to measure at.
     """
-    pools = list(_pools(pairs.request, pool_size))
-    if not pools:
+    rows = pool_rows(pairs.request, pool_size)
+    if not len(rows):
         return None
-    sums: dict[tuple[str, str], list[np.ndarray]] = {}
-    for rows in pools:
-        for ranking in _rankings(pairs, rows):
-            points = [
-                (
-                    recall_at(ranking.heavy, ranking.light, top_k, m),
-                    utility_regret(ranking.heavy, ranking.light, top_k, m),
-                )
-                for m in survivors
-            ]
-            sums.setdefault((ranking.order, ranking.ranking), []).append(np.array(points))
-    sizes = [len(rows) for rows in pools]
-    return RecallReport(
-        requests=len(pools),
-        pool_size=(min(sizes), max(sizes)),
+    requests, starts, sizes = np.unique(pairs.request[rows], return_index=True, return_counts=True)
+    points: dict[tuple[str, str], np.ndarray] = {}
+    for pool, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        here = slice(start, start + size)
+        facts = [None if values is None else values[here] for values in (rates, truth)]
+        for ranking in _rankings(pairs, rows[here], *facts):
+            undefined = np.full((len(requests), NUM_FIGURES, len(survivors)), np.nan)
+            curves = points.setdefault((ranking.order, ranking.ranking), undefined)
+            curves[pool] = survival(ranking.heavy, ranking.light, ranking.truth, top_k, survivors)
+    heavy = {order: curve[:, :, -1:] for (order, ranking), curve in points.items() if ranking == _HEAVY}
+    report = RecallReport(
+        requests=len(requests),
+        pool_size=(int(sizes.min()), int(sizes.max())),
         top_k=top_k,
         survivors=list(survivors),
-        curves=[_mean_curve(order, ranking, np.array(points)) for (order, ranking), points in sums.items()],
+        curves=[_curve(*key, curve, truth is not None) for key, curve in points.items() if key[1] != _HEAVY],
+        heavy_regret={order: _heavy_regret(curve) for order, curve in heavy.items()},
     )
+    return PoolCurves(report, requests, points)
 
 
-def _mean_curve(order: str, ranking: str, points: np.ndarray) -> RecallCurve:
-    """Mean over requests of points [requests, survivors, 2]; sums that differ by rounding alone lose nothing."""
-    recall, lost = points.mean(axis=0).T
+def mean_over_pools(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean [K] over pools, and the bounds [2, K] of its interval, NaN of fewer than ten pools.
+
+    Args:
+        points: float64 [P, K]; a pool whose value is NaN is left out.
+    """
+    defined = ~np.isnan(points)
+    values = np.where(defined, points, 0.0)
+    with np.errstate(invalid="ignore"):
+        mean = values.sum(axis=0) / defined.sum(axis=0)
+        if len(points) < MIN_REQUESTS:
+            return mean, np.full((2, points.shape[1]), np.nan)
+        every = np.arange(len(points))
+        drawn = draw_replicates(every)
+        return mean, intervals(drawn.sums(every, values) / drawn.sums(every, defined.astype(np.float64)))
+
+
+def _curve(order: str, ranking: str, points: np.ndarray, with_truth: bool) -> RecallCurve:
+    """Means over pools; sums that differ by rounding alone lose nothing."""
+    mean, bounds = (part.reshape(-1, *points.shape[1:]) for part in mean_over_pools(points.reshape(len(points), -1)))
+    (recall, lost, regret), (low, high) = mean[0], bounds
     return RecallCurve(
-        order=order, ranking=ranking, recall=recall.tolist(), utility_lost=np.maximum(lost, 0.0).tolist()
+        order=order,
+        ranking=ranking,
+        recall=recall.tolist(),
+        utility_lost=np.maximum(lost, 0.0).tolist(),
+        regret=regret.tolist() if with_truth else [],
+        recall_low=low[0].tolist(),
+        recall_high=high[0].tolist(),
+        utility_lost_low=np.maximum(low[1], 0.0).tolist(),
+        utility_lost_high=np.maximum(high[1], 0.0).tolist(),
+        regret_low=low[2].tolist() if with_truth else [],
+        regret_high=high[2].tolist() if with_truth else [],
     )
 
 
-def _pools(request: np.ndarray, pool_size: int) -> Iterator[np.ndarray]:
-    """Positions of the pairs of each request that has enough of them."""
-    counts = np.bincount(request)
-    order = np.argsort(request, kind="stable")
-    ends = np.cumsum(counts)
-    for whole in np.flatnonzero(counts >= pool_size):
-        yield order[ends[whole] - counts[whole] : ends[whole]]
+def _heavy_regret(points: np.ndarray) -> tuple[float, float, float]:
+    mean, (low, high) = mean_over_pools(points[:, 2])
+    return float(mean[0]), float(low[0]), float(high[0])
 
 
-def _rankings(pairs: ScoredPairs, rows: np.ndarray) -> Iterator[_Ranking]:
+def _rankings(
+    pairs: ScoredPairs, rows: np.ndarray, rates: np.ndarray | None, truth: np.ndarray | None
+) -> Iterator[_Ranking]:
+    """Every order and ranking of one pool."""
     heavy, light = sigmoid(pairs.teacher[rows]), sigmoid(pairs.student[rows])
     random = np.zeros(len(rows))  # a tied order stands for all its permutations
     for head, task in enumerate(pairs.tasks):
-        order = f"{EQUAL_BIDS}, {task}"
-        yield _Ranking(order, STUDENT, heavy[:, head], light[:, head])
-        yield _Ranking(order, RANDOM, heavy[:, head], random)
+        order, true = f"{EQUAL_BIDS}, {task}", None if truth is None else truth[:, head]
+        yield _Ranking(order, STUDENT, heavy[:, head], light[:, head], true)
+        if rates is not None:
+            yield _Ranking(order, HISTORICAL, heavy[:, head], rates[:, head], true)
+        yield _Ranking(order, RANDOM, heavy[:, head], random, true)
+        if true is not None:
+            yield _Ranking(order, _HEAVY, heavy[:, head], heavy[:, head], true)
     bid = pairs.bid[rows]
     if np.isnan(bid).all():
         return
     bid = np.where(np.isnan(bid), np.nanmedian(bid), bid)
-    utility = bid * _paid_for(heavy, pairs.pays_for[rows])
-    yield _Ranking(UTILITY, STUDENT, utility, bid * _paid_for(light, pairs.pays_for[rows]))
-    yield _Ranking(UTILITY, RANDOM, utility, random)
-    yield _Ranking(UTILITY, BID_ONLY, utility, bid)
+    pays_for = pairs.pays_for[rows]
+    utility, true = bid * _paid_for(heavy, pays_for), None if truth is None else bid * _paid_for(truth, pays_for)
+    yield _Ranking(UTILITY, STUDENT, utility, bid * _paid_for(light, pays_for), true)
+    if rates is not None:
+        yield _Ranking(UTILITY, HISTORICAL, utility, bid * _paid_for(rates, pays_for), true)
+    yield _Ranking(UTILITY, BID_ONLY, utility, bid, true)
+    yield _Ranking(UTILITY, RANDOM, utility, random, true)
+    if true is not None:
+        yield _Ranking(UTILITY, _HEAVY, utility, utility, true)
 
 
 def _paid_for(probabilities: np.ndarray, pays_for: np.ndarray) -> np.ndarray:

@@ -3,18 +3,15 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from contracts.artifact import write_bytes, write_json
 from distill import plots
-from distill.evaluate import Evaluation
+from distill.evaluate import Evaluation, Report
 from distill.measures import Reliability, SliceMetrics
 from distill.recall import EQUAL_BIDS, STUDENT, UTILITY, RecallReport
+from distill.slice_table import write_slices
 from distill.slices import ALL, STAGE_SLICES
 
 HTML_FILE, JSON_FILE, SLICES_FILE = "report.html", "report.json", "slices.parquet"
@@ -24,18 +21,12 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def write_report(evaluation: Evaluation, directory: Path) -> None:
+def write_report(report: Report, directory: Path) -> None:
     """Write ``report.html``, ``report.json`` and ``slices.parquet`` into ``directory``."""
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(directory / JSON_FILE, evaluation)
-    write_slices(evaluation.slices, directory / SLICES_FILE)
-    write_bytes(directory / HTML_FILE, render_html(evaluation).encode())
-
-
-def write_slices(slices: Sequence[SliceMetrics], path: Path) -> None:
-    """Write metrics as one Parquet row each; an undefined metric is NaN."""
-    rows: list[dict[str, Any]] = [msgspec.structs.asdict(row) for row in slices]
-    pq.write_table(pa.Table.from_pylist(rows), path, compression="zstd")
+    write_json(directory / JSON_FILE, report)
+    write_slices(report.evaluations, directory / SLICES_FILE)
+    write_bytes(directory / HTML_FILE, render_html(report.evaluations[0]).encode())
 
 
 def render_html(evaluation: Evaluation) -> str:
@@ -53,7 +44,7 @@ def render_html(evaluation: Evaluation) -> str:
         evaluation=evaluation,
         tiles=headline(evaluation),
         recall_plots=_recall_plots(evaluation.recall) if evaluation.recall else [],
-        reliability_plots=_reliability_plots(evaluation.reliability),
+        reliability_plots=_reliability_plots([curve for curve in evaluation.reliability if curve.slice == ALL]),
         stages=[row for row in evaluation.slices if row.slice == ALL],
         slice_tables=_slice_tables(evaluation.slices),
         plots=plots,

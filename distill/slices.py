@@ -5,7 +5,6 @@ A winner was also a candidate and eligible, and counts in all three. Shapes: N p
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -25,7 +24,6 @@ MAX_VALUES = 20
 """Values of a column that get a slice each; the rest share one."""
 
 _QUARTERS = (0.25, 0.5, 0.75)
-_MICROS_PER_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -40,63 +38,13 @@ class SliceColumn:
         return SliceColumn(self.codes[rows], self.values)
 
 
-@dataclass(frozen=True)
-class Slice:
-    """Pairs of one stage with one value of one column; ``rows`` are their positions."""
-
-    stage: str
-    name: str
-    value: str
-    rows: np.ndarray
-
-
-def slice_columns(examples: Examples, names: Sequence[str] = ()) -> dict[str, SliceColumn]:
-    """The columns that every report cuts by (scenario, objective and day) and those asked for, for N pairs.
-
-    Args:
-        examples: The pairs.
-        names: Columns of ``requests/``, ``ads/`` or ``candidates/``, looked for in this order. Text and integers give
-            one slice a value, numbers with a fraction four bands of equal size.
-
-    Raises:
-        InputError: A column exists nowhere, or holds lists.
-    """
-    request, objective = np.asarray(examples.request_row), np.asarray(examples.objective)
-    days = pa.array(np.asarray(examples.event_time) // _MICROS_PER_DAY).cast(pa.int32()).cast(pa.date32())
-    scenario_names = pa.array(examples.summary.scenario_names, pa.string())
-    objective_names = pa.array(examples.summary.objective_names, pa.string())
-    objectives = objective_names.take(pa.array(objective, mask=objective < 0))
-    columns = {
-        "scenario": by_value(scenario_names.take(pa.array(examples.scenario))).at(request),
-        "objective": by_value(objectives),
-        "day": by_value(days.cast(pa.string()), limit=None).at(request),
-    }
-    return columns | {name: _log_column(examples, name) for name in names}
-
-
-def slices(stage: np.ndarray, columns: Mapping[str, SliceColumn]) -> Iterator[Slice]:
-    """Every slice that holds a pair: each stage whole, then cut by each column.
-
-    Args:
-        stage: int [N], furthest stage of each pair.
-        columns: By name, N rows each.
-    """
-    for stage_name, least in STAGE_SLICES.items():
-        inside = np.flatnonzero(stage >= least)
-        if len(inside):
-            yield Slice(stage_name, ALL, ALL, inside)
-        for name, column in columns.items():
-            codes = column.codes[inside]
-            order = np.argsort(codes, kind="stable")
-            bounds = np.searchsorted(codes[order], np.arange(len(column.values) + 1))
-            for code, value in enumerate(column.values):
-                rows = inside[order[bounds[code] : bounds[code + 1]]]
-                if len(rows):
-                    yield Slice(stage_name, name, value, rows)
+def whole(num_rows: int) -> SliceColumn:
+    """A column that cuts nothing: every row has the value ``all``."""
+    return SliceColumn(np.zeros(num_rows, np.int64), (ALL,))
 
 
 def by_value(texts: pa.Array | pa.ChunkedArray, *, limit: int | None = MAX_VALUES) -> SliceColumn:
-    """One slice a value, in the order of the values; beyond ``limit`` the rarer ones share ``other``.
+    """One slice a value, in the order of the values, numbers first; beyond ``limit`` the rarer ones share ``other``.
 
     Example:
         >>> by_value(pa.array(["b", "a", None, "b"])).values
@@ -107,10 +55,16 @@ def by_value(texts: pa.Array | pa.ChunkedArray, *, limit: int | None = MAX_VALUE
     found, codes = encoded.dictionary.to_pylist(), np.asarray(encoded.indices)
     counts = Counter(dict(enumerate(np.bincount(codes, minlength=len(found)).tolist())))
     kept = {found[code] for code, _ in counts.most_common(limit)}
-    values = (*sorted(kept), *([OTHER] if len(kept) < len(found) and OTHER not in kept else []))
+    values = (*sorted(kept, key=_natural), *([OTHER] if len(kept) < len(found) and OTHER not in kept else []))
     places = {value: place for place, value in enumerate(values)}
     mapping = np.array([places.get(value, places.get(OTHER, 0)) for value in found], np.int64)
     return SliceColumn(mapping[codes], values)
+
+
+def _natural(text: str) -> tuple[bool, int, str]:
+    """Sorts whole numbers by value and before other texts."""
+    number = text.isascii() and text.removeprefix("-").isdigit()
+    return not number, int(text) if number else 0, text
 
 
 def by_band(numbers: np.ndarray) -> SliceColumn:
@@ -129,13 +83,26 @@ def by_band(numbers: np.ndarray) -> SliceColumn:
     return SliceColumn(codes, (*values, MISSING))
 
 
-def _log_column(examples: Examples, name: str) -> SliceColumn:
+def log_column(examples: Examples, name: str) -> SliceColumn | None:
+    """A column of ``requests/``, ``ads/`` or ``candidates/``, looked for in this order, for N pairs; None without one.
+
+    Text and integers give one slice a value, numbers with a fraction four bands of equal size.
+
+    Raises:
+        InputError: It holds lists.
+    """
+    found = raw_column(examples, name)
+    return None if found is None else _by_kind(found[0], name).at(found[1])
+
+
+def raw_column(examples: Examples, name: str) -> tuple[pa.ChunkedArray, np.ndarray] | None:
+    """The values of a column of the log, and the row of each of N pairs in them; None where no dataset has it."""
     pair_rows = {"requests": examples.request_row, "ads": examples.ad_row, "candidates": np.arange(len(examples))}
     for dataset, rows in pair_rows.items():
         table = examples.columns(dataset, [name])
         if name in table.schema.names:
-            return _by_kind(table[name], name).at(np.asarray(rows))
-    raise InputError(f"slice {name}: no such column in requests/, ads/ or candidates/ of the log")
+            return table[name], np.asarray(rows)
+    return None
 
 
 def _by_kind(column: pa.ChunkedArray, name: str) -> SliceColumn:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from contracts.artifact import file_sha256, fsync
 from contracts.errors import InputError
 from contracts.parquet import readable
-from contracts.records import LogPaths, dataset_files
+from contracts.records import TEACHER_SAW_NONE, TEACHER_SEEN_UNTIL, LogPaths, dataset_files
 
 SCORED_BY, COUNTS = b"adsieve.scored_by", b"adsieve.counts"
 TEACHER_VERSION = "teacher_version"
@@ -139,9 +139,20 @@ class PartWriter:
         versions = self._version.take(pa.array(np.zeros(len(logits), np.int8), mask=unscored))
         self._writer.write_batch(pa.record_batch([*batch.columns, *scores, versions], schema=self._schema))
 
-    def finish(self, part: Part, counts: Counts) -> None:
-        """Write what the footer says."""
-        self._writer.add_key_value_metadata({SCORED_BY: part.signature.encode(), COUNTS: msgspec.json.encode(counts)})
+    def finish(self, part: Part, counts: Counts, *, seen_until: int | None) -> None:
+        """Write what the footer says.
+
+        Args:
+            seen_until: Microseconds UTC, the latest request that the teacher may have trained on; None of a series.
+        """
+        seen = TEACHER_SAW_NONE if seen_until is None else seen_until
+        self._writer.add_key_value_metadata(
+            {
+                SCORED_BY: part.signature.encode(),
+                COUNTS: msgspec.json.encode(counts),
+                TEACHER_SEEN_UNTIL: str(seen).encode(),
+            }
+        )
 
 
 @contextmanager

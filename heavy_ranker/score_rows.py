@@ -68,7 +68,7 @@ class PartScorer:
                 writer.write(batch, logits)
                 counts += found
                 advance(batch.num_rows)
-            writer.finish(part, counts)
+            writer.finish(part, counts, seen_until=self._teacher.seen_until)
         return counts
 
     def _logits(self, batch: pa.RecordBatch, *, source: str) -> tuple[np.ndarray, Counts]:

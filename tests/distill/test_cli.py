@@ -51,7 +51,7 @@ def test_train_publish_and_evaluate_in_turn(
     evaluated = _invoke("evaluate", *logs, *window, "--bundle", tmp_path / "bundle", "--out", tmp_path / "report")
     assert evaluated.exit_code == 0, evaluated.output
     assert "KL on winners, click" in evaluated.stdout
-    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    (report,) = json.loads((tmp_path / "report" / "report.json").read_text())["evaluations"]
     assert report["first"].startswith("2026-03-03")
     assert report["recall"]["requests"] == 3
     assert {path.name for path in (tmp_path / "report").iterdir()} == {"report.html", "report.json", "slices.parquet"}

@@ -15,7 +15,7 @@ import torch
 from contracts.bundle import Bundle
 from contracts.errors import InputError, LogError
 from contracts.records import LogPaths
-from distill.evaluate import Evaluation, evaluate_bundle
+from distill.evaluate import Evaluation, Report, evaluate_bundles
 from distill.recall import STUDENT, UTILITY
 from distill.report import headline, render_html, write_report
 from distill.run import Run
@@ -31,15 +31,17 @@ ATTACK = "<script>alert('x')</script>"
 
 @pytest.fixture(scope="module")
 def evaluation(bundle: Bundle, log: LogPaths, tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
-    return evaluate_bundle(
-        bundle,
-        log,
+    report = evaluate_bundles(
+        [bundle],
+        [log],
         columns=["country", "price"],
         pool_size=60,
         top_k=5,
         threads=1,
         cache=tmp_path_factory.mktemp("cache"),
     )
+    assert report.comparisons == []
+    return report.evaluations[0]
 
 
 def test_the_served_student_equals_the_trained_module_on_every_pair(
@@ -94,21 +96,28 @@ def test_recall_is_measured_on_the_whole_pools(evaluation: Evaluation) -> None:
 
 def test_a_window_without_requests_is_refused(bundle: Bundle, log: LogPaths) -> None:
     with pytest.raises(LogError, match="no pair is left"):
-        evaluate_bundle(bundle, log, start=datetime(2027, 1, 1, tzinfo=UTC), threads=1)
+        evaluate_bundles([bundle], [log], start=datetime(2027, 1, 1, tzinfo=UTC), threads=1)
 
 
 def test_an_unknown_column_is_refused(bundle: Bundle, log: LogPaths) -> None:
     with pytest.raises(InputError, match="slice tab: no such column"):
-        evaluate_bundle(bundle, log, columns=["tab"], threads=1)
+        evaluate_bundles([bundle], [log], columns=["tab"], threads=1)
 
 
 def test_json_and_parquet_hold_the_same_slices(evaluation: Evaluation, tmp_path: Path) -> None:
-    write_report(evaluation, tmp_path / "report")
-    saved = msgspec.json.decode((tmp_path / "report" / "report.json").read_bytes())
+    write_report(Report(evaluations=[evaluation], comparisons=[]), tmp_path / "report")
+    (saved,) = msgspec.json.decode((tmp_path / "report" / "report.json").read_bytes())["evaluations"]
     table = pq.read_table(tmp_path / "report" / "slices.parquet").to_pylist()
     assert len(saved["slices"]) == len(table) == len(evaluation.slices)
     for row, saved_row in zip(table, saved["slices"], strict=True):
-        assert {name: None if value != value else value for name, value in row.items()} == saved_row
+        bounds = saved_row.pop("intervals")
+        flat = {
+            f"{name}_{side}": bound
+            for name, both in bounds.items()
+            for side, bound in zip(("low", "high"), both, strict=True)
+        }
+        where = {name: saved[name] for name in ("bundle", "scenario", "log")}
+        assert {name: None if value != value else value for name, value in row.items()} == where | saved_row | flat
     assert saved["recall"]["survivors"] == list(evaluation.recall.survivors if evaluation.recall else [])
 
 
@@ -150,7 +159,7 @@ def test_the_page_is_whole_and_fetches_nothing(evaluation: Evaluation) -> None:
     assert not re.search(r"url\(|@import|https?://", html)
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in html
     assert page.counts["svg"] == 3 + 6  # recall in three orders; reliability of two heads on three stages
-    assert page.counts["polyline"] == 7 + 8
+    assert page.counts["polyline"] == 10 + 8
 
 
 def test_the_page_shows_the_numbers(evaluation: Evaluation) -> None:
