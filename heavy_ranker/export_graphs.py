@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from engines.torch_program_writer import write_program
 from heavy_ranker.backbones.protocol import RequestState
 from heavy_ranker.config import ModelConfig
+from heavy_ranker.export_split import with_split_mixers
 from heavy_ranker.ranker import HeavyRanker
 from heavy_ranker.rows import EvenRows
 from heavy_ranker.serving import EVENTS, MASK
@@ -108,7 +109,7 @@ def export_graphs(
         directory: Where to write.
         variable_lengths: Sequences may be cut; see :func:`has_variable_lengths`.
     """
-    ranker = with_gains_folded(ranker)
+    ranker = with_split_mixers(with_gains_folded(ranker))
     inputs = request_example(ranker, query)
     lengths = {name: f"{name}{LENGTH_SUFFIX}" for name in ranker.sequence_names} if variable_lengths else {}
     graph = RequestGraph(ranker)
