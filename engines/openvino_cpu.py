@@ -1,7 +1,7 @@
 """OpenVINO on the CPU, in exact fp32 or in BF16, with its threads, streams and precision set."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -12,11 +12,11 @@ import numpy as np
 from contracts.errors import AdsieveError, ArtifactError, MismatchError
 from engines.buckets import spec_shapes
 from engines.onnxruntime_cpu import onnx_specs
+from engines.openvino_graphs import DEVICE, compiled, infer_together, name_of, slice_of
+from engines.openvino_stages import Stages, staged
 from engines.tensor_spec import TensorSpec
 
 Precision = Literal["fp32", "bf16"]
-Shapes = Mapping[str, tuple[int, ...]]
-DEVICE = "CPU"
 SMALLEST_PART = 16
 """Rows below which dividing costs more than it saves."""
 INSTALL = "pip install -r requirements/serve.txt"
@@ -44,6 +44,8 @@ class OpenVinoEngine:
         after: A graph that is joined in front: those of its outputs that have the name of an input of ``path`` become
             that input. One call then runs both, without handing tensors back and forth; if it is divided, every
             stream computes the first graph for itself.
+        first_once: A divided call of a size in ``buckets`` runs the graph ``after`` once instead, on all threads, which
+            have to wait for one another there. Nothing of that graph may have the size that is divided.
         buckets: Sizes of every dimension that the graph names; each combination is compiled for itself, and calls of
             exactly these sizes run on it. None: all run on the graph for any size.
 
@@ -62,6 +64,7 @@ class OpenVinoEngine:
         streams: int = 1,
         divide: str | None = None,
         after: Path | None = None,
+        first_once: bool = False,
         buckets: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         if threads < 1 or not 1 <= streams <= threads:
@@ -75,11 +78,11 @@ class OpenVinoEngine:
         self.name = f"openvino_{precision}"
         self._openvino = _import_openvino()
         properties = _properties(self._openvino, threads, precision, streams)
-        graph = _compiled(self._openvino, paths, properties)
+        graph = compiled(self._openvino, paths, properties)
         known = {spec.name: spec for part in paths for side in onnx_specs(part) for spec in side}
         self._path = path
-        self.inputs = tuple(_name(port, known) for port in graph.inputs)
-        self.outputs = tuple(_name(port, known) for port in graph.outputs)
+        self.inputs = tuple(name_of(port, known) for port in graph.inputs)
+        self.outputs = tuple(name_of(port, known) for port in graph.outputs)
         self._dtypes = tuple(port.element_type.to_dtype() for port in graph.inputs)
         self._streams = streams
         self._divided, self._joined = (
@@ -88,12 +91,28 @@ class OpenVinoEngine:
         if divide is not None and (not self._divided or self._joined.keys() != set(self.outputs)):
             raise ValueError(f"divide: an input and every output of {path.name} must have a size named {divide!r}")
         self._any_size = _Requests(graph, self._openvino.Tensor)
-        self._sized = {
-            tuple(shapes[name] for name in self.inputs): _Requests(_compiled(self._openvino, paths, properties, shapes))
-            for shapes in (
-                spec_shapes([known[name] for name in self.inputs], self._of_parts(divide, buckets)) if buckets else ()
+        calls = spec_shapes([known[name] for name in self.inputs], buckets) if buckets else []
+        self._staged: dict[tuple[tuple[int, ...], ...], Stages] = {}
+        self._sized: dict[tuple[tuple[int, ...], ...], _Requests] = {}
+        if after is not None and first_once and streams > 1:
+            if divide is None or any(_axes_of(divide, side) for side in onnx_specs(after)):
+                raise ValueError(f"first_once: nothing of {after.name} may have the size that is divided, {divide!r}")
+            whole = _properties(self._openvino, threads, precision, 1)
+            found = staged(
+                lambda shapes: compiled(self._openvino, [after], whole, shapes),
+                lambda shapes: compiled(self._openvino, [path], properties, shapes),
+                calls,
+                first_inputs={spec.name for spec in onnx_specs(after)[0]},
+                divided=self._divided,
+                bounds=self._bounds,
+                known=known,
             )
-        }
+            keys = (tuple(shapes[name] for name in self.inputs) for shapes in calls)
+            self._staged = dict(zip(keys, found, strict=True))
+        elif buckets:
+            for shapes in spec_shapes([known[name] for name in self.inputs], self._of_parts(divide, buckets)):
+                key = tuple(shapes[name] for name in self.inputs)
+                self._sized[key] = _Requests(compiled(self._openvino, paths, properties, shapes))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name.
@@ -104,8 +123,9 @@ class OpenVinoEngine:
         """
         if inputs.keys() != set(self.inputs):
             raise MismatchError(f"{self._path}: takes inputs {sorted(self.inputs)}, got {sorted(inputs)}")
+        stages = self._staged.get(tuple(inputs[name].shape for name in self.inputs))
         try:
-            return self._run_parts(self._parts(inputs))
+            return self._run_parts(self._parts(inputs)) if stages is None else self._run_stages(stages, inputs)
         except RuntimeError as error:
             shapes = {name: inputs[name].shape for name in self.inputs}
             raise MismatchError(f"{self._path}: the graph refuses inputs of shapes {shapes}: {error}") from error
@@ -116,7 +136,7 @@ class OpenVinoEngine:
         bounds = self._bounds(size)
         return [
             [
-                self._readable(name, _slice(inputs[name], self._divided.get(name), *part), dtype)
+                self._readable(name, slice_of(inputs[name], self._divided.get(name), *part), dtype)
                 for name, dtype in zip(self.inputs, self._dtypes, strict=True)
             ]
             for part in pairwise(bounds)
@@ -140,8 +160,17 @@ class OpenVinoEngine:
             for arrays in parts:
                 graph = self._sized.get(tuple(array.shape for array in arrays), self._any_size)
                 requests.append(stack.enter_context(graph.one(arrays)))
-            _infer_together(requests)
-            return {name: self._joined_output(requests, at, name) for at, name in enumerate(self.outputs)}
+            infer_together(requests)
+            return self._joined_outputs(requests)
+
+    def _run_stages(self, stages: Stages, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        for name, dtype in zip(self.inputs, self._dtypes, strict=True):
+            self._check_type(name, inputs[name], dtype)
+        with stages.run(inputs) as requests:
+            return self._joined_outputs(requests)
+
+    def _joined_outputs(self, requests: Sequence[Any]) -> dict[str, np.ndarray]:
+        return {name: self._joined_output(requests, at, name) for at, name in enumerate(self.outputs)}
 
     def _joined_output(self, requests: Sequence[Any], at: int, name: str) -> np.ndarray:
         found = [request.get_output_tensor(at).data for request in requests]
@@ -149,41 +178,17 @@ class OpenVinoEngine:
 
     def _readable(self, name: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """The array itself where OpenVINO can read it in place, which it will not do with one that is read-only."""
-        if array.dtype != dtype:
-            raise MismatchError(f"{self._path}: input {name} takes {dtype}, got {array.dtype}")
+        self._check_type(name, array, dtype)
         return array if array.flags.c_contiguous and array.flags.writeable else np.array(array, order="C")
 
-
-def _infer_together(requests: Sequence[Any]) -> None:
-    """Run all, each on a stream; none goes on when this returns or raises, so that all can be used again."""
-    if len(requests) == 1:
-        requests[0].infer()
-        return
-    for request in requests:
-        request.start_async()
-    failures: list[RuntimeError] = []
-    for request in requests:
-        try:
-            request.wait()
-        except RuntimeError as error:
-            failures.append(error)
-    if failures:
-        raise failures[0]
-
-
-def _name(port: Any, known: Collection[str]) -> str:
-    """The name that the ONNX file has for an input or output; OpenVINO may know a tensor by several."""
-    return next((name for name in port.get_names() if name in known), port.get_any_name())
+    def _check_type(self, name: str, array: np.ndarray, dtype: np.dtype) -> None:
+        if array.dtype != dtype:
+            raise MismatchError(f"{self._path}: input {name} takes {dtype}, got {array.dtype}")
 
 
 def _axes_of(size: str | None, specs: Sequence[TensorSpec]) -> dict[str, int]:
     """The axis of each tensor that has this size."""
     return {spec.name: axis for spec in specs for axis, name in spec.axes.items() if name == size}
-
-
-def _slice(array: np.ndarray, axis: int | None, start: int, end: int) -> np.ndarray:
-    """A part of an array; all of it where it is not divided."""
-    return array if axis is None else array[(slice(None),) * axis + (slice(start, end),)]
 
 
 class _Requests:
@@ -252,32 +257,3 @@ def _properties(openvino: Any, threads: int, precision: Precision, streams: int)
         openvino.properties.num_streams(): streams,
         openvino.properties.inference_num_threads(): threads,
     }
-
-
-def _compiled(openvino: Any, paths: Sequence[Path], properties: Mapping[str, Any], shapes: Shapes | None = None) -> Any:
-    """The graphs joined in order, for any sizes or for ``shapes`` alone."""
-    core = openvino.Core()
-    try:
-        model = core.read_model(paths[0])
-        for path in paths[1:]:
-            model = _joined_models(openvino, model, core.read_model(path))
-        if shapes is not None:
-            model.reshape({name: list(shape) for name, shape in shapes.items()})
-        return core.compile_model(model, DEVICE, dict(properties))
-    except Exception as error:  # parsers of the frontends raise types of their own
-        names = " and ".join(str(path) for path in paths)
-        raise ArtifactError(f"{names}: OpenVINO cannot load this graph: {error}") from error
-
-
-def _joined_models(openvino: Any, first: Any, second: Any) -> Any:
-    """One model in which inputs of ``second`` are outputs of ``first``, by name."""
-    given = {name: port.get_node().input_value(0) for port in first.outputs for name in port.get_names()}
-    own = []
-    for parameter in second.get_parameters():
-        source = next((given[name] for name in parameter.output(0).get_names() if name in given), None)
-        if source is None:
-            own.append(parameter)
-            continue
-        for target in parameter.output(0).get_target_inputs():
-            target.replace_source_output(source)
-    return openvino.Model(second.get_results(), [*first.get_parameters(), *own])

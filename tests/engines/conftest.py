@@ -93,6 +93,35 @@ def second_graph(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def request_graph(tmp_path: Path) -> Path:
+    """``state = exp(request)``."""
+    graph = helper.make_graph(
+        [helper.make_node("Exp", ["request"], ["state"])],
+        "request",
+        [helper.make_tensor_value_info("request", TensorProto.FLOAT, ["requests", 1, WIDTH])],
+        [helper.make_tensor_value_info("state", TensorProto.FLOAT, ["requests", 1, WIDTH])],
+        [],
+    )
+    return _saved(graph, tmp_path / "request.onnx")
+
+
+@pytest.fixture
+def ads_graph(tmp_path: Path) -> Path:
+    """``answer = ad * state``, of what the request graph gives."""
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["ad", "state"], ["answer"])],
+        "ads",
+        [
+            helper.make_tensor_value_info("state", TensorProto.FLOAT, ["requests", 1, WIDTH]),
+            helper.make_tensor_value_info("ad", TensorProto.FLOAT, ["requests", "ads", WIDTH]),
+        ],
+        [helper.make_tensor_value_info("answer", TensorProto.FLOAT, ["requests", "ads", WIDTH])],
+        [],
+    )
+    return _saved(graph, tmp_path / "ads.onnx")
+
+
+@pytest.fixture
 def deep_inputs() -> dict[str, np.ndarray]:
     """37 rows of up to 10 events; some histories are empty, the longest has 7."""
     rng = np.random.default_rng(12)

@@ -154,6 +154,41 @@ def test_a_graph_joined_behind_another_equals_one_after_the_other(deep_graph, de
     np.testing.assert_allclose(computed["scaled"], expected["scaled"], atol=1e-6)
 
 
+def request_and_ads(count, value):
+    ad = np.random.default_rng(count).normal(size=(1, count, 16)).astype(np.float32)
+    return {"request": np.full((1, 1, 16), value, np.float32), "ad": ad}
+
+
+@pytest.mark.parametrize("count", [3, 33, 40, 41, 100])  # one part, two that differ in size, two alike, others
+def test_a_first_graph_that_runs_once_gives_the_same(request_graph, ads_graph, count):
+    sizes = {"requests": (1,), "ads": (3, 33, 40, 41)}
+    options = {"threads": 2, "streams": 2, "divide": "ads", "after": request_graph, "buckets": sizes}
+    engine = OpenVinoEngine(ads_graph, first_once=True, **options)
+    for value in (0.5, -1.0):
+        inputs = request_and_ads(count, value)
+        answer = engine.run(inputs)["answer"]
+        np.testing.assert_allclose(answer, inputs["ad"] * np.exp(value), rtol=1e-5)
+    with pytest.raises(MismatchError, match=r"input ad takes float32, got float64"):
+        engine.run(inputs | {"ad": inputs["ad"].astype(np.float64)})
+
+
+def test_a_first_graph_that_runs_once_serves_several_threads(request_graph, ads_graph):
+    sizes = {"requests": (1,), "ads": (64,)}
+    options = {"threads": 2, "streams": 2, "divide": "ads", "after": request_graph, "buckets": sizes}
+    engine = OpenVinoEngine(ads_graph, first_once=True, **options)
+    calls = [request_and_ads(63 + at % 2, at / 50) for at in range(60)]
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda inputs: engine.run(inputs)["answer"], calls))
+    for at, (inputs, answer) in enumerate(zip(calls, answers, strict=True)):
+        np.testing.assert_allclose(answer, inputs["ad"] * np.exp(at / 50), rtol=1e-5)
+
+
+@pytest.mark.parametrize("divide", [None, "rows"])
+def test_a_first_graph_that_would_be_divided_cannot_run_once(deep_graph, second_graph, divide):
+    with pytest.raises(ValueError, match=r"first_once: nothing of deep\.onnx may have the size that is divided"):
+        OpenVinoEngine(second_graph, threads=2, streams=2, divide=divide, after=deep_graph, first_once=True)
+
+
 def test_what_cannot_be_divided_is_refused(small_graph):
     with pytest.raises(ValueError, match=r"an input and every output of small\.onnx must have a size named 'ads'"):
         OpenVinoEngine(small_graph, threads=2, streams=2, divide="ads")
