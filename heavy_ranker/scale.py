@@ -17,6 +17,7 @@ from contracts.schema import FeatureSchema
 from heavy_ranker.config import HeavyConfig
 from heavy_ranker.evaluate import evaluate_run
 from heavy_ranker.flops import count_flops
+from heavy_ranker.run import with_groups
 from heavy_ranker.scale_grid import Cell, cell_config, cell_schema, cell_start
 from heavy_ranker.train import train_heavy
 
@@ -74,11 +75,14 @@ def run_study(
         test_until: Where the test ends; None for the end of the log.
 
     Raises:
+        ConfigError: The sizes of a cell are out of range, do not fit the schema or the memory; nothing is trained.
         InputError: ``out`` holds another study.
     """
+    wanted = list(cells)
+    for cell in wanted:  # none is trained where the sizes of a later one do not fit
+        with_groups(cell_schema(schema, cell), cell_config(config, cell))
     study = Study(schema_fingerprint=schema.fingerprint(), config=config, until=until, test_until=test_until)
     _claim(out, study)
-    wanted = list(cells)
     results = []
     with progress("Scaling study", total=len(wanted), unit="runs") as advance:
         for cell in wanted:

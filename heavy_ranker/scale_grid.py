@@ -8,6 +8,7 @@ from itertools import product
 
 import msgspec
 
+from contracts.config import with_changes
 from contracts.errors import InputError
 from contracts.schema import DEFAULT_AGE_DIM, Feature, FeatureSchema
 from heavy_ranker.config import HeavyConfig, ModelConfig
@@ -82,7 +83,11 @@ def grid(
 
 
 def cell_config(base: HeavyConfig, cell: Cell) -> HeavyConfig:
-    """The base configuration at a cell's sizes; every hidden width keeps its ratio to the token's."""
+    """The base configuration at a cell's sizes; every hidden width keeps its ratio to the token's.
+
+    Raises:
+        ConfigError: A size is out of its range.
+    """
     return msgspec.structs.replace(base, model=_model(base.model, cell), seed=cell.seed)
 
 
@@ -90,14 +95,14 @@ def _model(base: ModelConfig, cell: Cell) -> ModelConfig:
     def scaled(value: int) -> int:
         return max(1, round(value * cell.width / base.token_dim))
 
-    return msgspec.structs.replace(
-        base,
-        token_dim=cell.width,
-        num_layers=cell.layers,
-        query_hidden_dim=scaled(base.query_hidden_dim),
-        expert_dim=scaled(base.expert_dim),
-        head_dims=tuple(scaled(dim) for dim in base.head_dims),
-    )
+    sizes = {
+        "token_dim": cell.width,
+        "num_layers": cell.layers,
+        "query_hidden_dim": scaled(base.query_hidden_dim),
+        "expert_dim": scaled(base.expert_dim),
+        "head_dims": [scaled(dim) for dim in base.head_dims],
+    }
+    return with_changes(base, sizes, source=f"cell {cell.name}")
 
 
 def cell_schema(schema: FeatureSchema, cell: Cell) -> FeatureSchema:

@@ -1,10 +1,11 @@
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 
-from contracts.errors import ArtifactError, InputError
+from contracts.errors import ArtifactError, ConfigError, InputError
 from heavy_ranker.scale import run_study
 from heavy_ranker.scale_grid import Cell, cell_config, cell_schema, cell_start, grid
 from heavy_ranker.scale_report import write_report
@@ -35,6 +36,23 @@ def test_a_damaged_study_is_named(schema, log, config, tmp_path):
     (tmp_path / "study.json").write_text("{")
     with pytest.raises(ArtifactError, match=r"study\.json: not a file of a scaling study"):
         run_study(schema, log, tmp_path, config, [], until=UNTIL)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": 1000}, "num_layers: expected a whole number from 1 to 256, got 1000"),
+        ({"width": 20_000}, "token_dim: expected a whole number from 1 to 16,384, got 20000"),
+        ({"width": 9}, "must divide token_dim=9"),
+        ({"embedding": 1000}, "expected 1..4096, got 4000"),
+        ({"width": 16_384, "layers": 256}, "GiB of memory are available"),
+    ],
+)
+def test_sizes_of_the_last_cell_are_judged_before_the_first_is_trained(schema, log, config, tmp_path, changes, message):
+    first = Cell(width=8, layers=1, embedding=1, days=1.0, seed=0)
+    with pytest.raises(ConfigError, match=message):
+        run_study(schema, log, tmp_path / "study", config, [first, replace(first, **changes)], until=UNTIL)
+    assert not (tmp_path / "study").exists()
 
 
 def test_hidden_widths_keep_their_ratio_to_the_token(config):
