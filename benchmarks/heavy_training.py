@@ -20,7 +20,7 @@ import msgspec
 import torch
 
 from benchmarks.harness import Target, finish, parser
-from benchmarks.our_training import OurTraining, Parts, seconds
+from benchmarks.our_training import OurTraining, Parts, matrix_rate, seconds
 from benchmarks.plain_training import PlainTraining, plain_loader
 from benchmarks.training_log import training_log
 from benchmarks.training_processes import processes
@@ -44,7 +44,6 @@ OUR_ROWS, PLAIN_ROWS = 12_288, 2_048
 LOADED_BATCH = 4096
 PARTS = 20
 """Steps that are timed part by part."""
-GEMM = 1024
 
 
 def main() -> int:
@@ -185,17 +184,20 @@ class _Sides:
 
     def shares(self, size: int) -> tuple[dict[str, float], float]:
         """Shares of a step at one batch size, and the dense part's rate over the matrix rate."""
-        batches, parts, data, gemm = self.batches(size), [], [], []
+        batches, parts, eager, data, rates = self.batches(size), [], [], [], []
         for _ in range(PARTS):
-            gemm.append(_gemm_seconds())
+            rates.append(matrix_rate(torch.bfloat16))
             data.append(seconds(lambda: self._keep(next(batches))))
             parts.append(self.fastest.timed_step(self._batch))
+            eager.append(self.eager["bf16"].timed_step(self._batch).dense)
         found = {"data": median(data)} | {name: median(getattr(part, name) for part in parts) for name in Parts._fields}
         total = sum(found.values())
-        limit, dense = 2 * GEMM**3 / median(gemm), self.fastest.flops(self._batch) / found["dense"]
+        limit, flops = median(rates), self.fastest.flops(self._batch)
+        dense, dense_eager = flops / found["dense"], flops / median(eager)
         names = {name: f"share of a step of {size}, {name.replace('_', ' ')}" for name in found}
         figures = {names[name]: value / total for name, value in found.items()}
         figures |= {"BF16 matrix rate, GFLOP/s": limit / 1e9, "dense part, GFLOP/s": dense / 1e9}
+        figures["dense part, eager, share of the BF16 matrix rate"] = dense_eager / limit
         return figures, dense / limit
 
     def _keep(self, batch: Batch) -> None:
@@ -213,12 +215,6 @@ def _config(precision: str) -> HeavyConfig:
 def _steps(training: Any, batches: Iterator[Any], steps: int) -> None:
     for _ in range(steps):
         training.step(next(batches))
-
-
-def _gemm_seconds() -> float:
-    a, b = (torch.ones(GEMM, GEMM, dtype=torch.bfloat16) for _ in range(2))
-    a @ b
-    return min(seconds(lambda: a @ b) for _ in range(3))
 
 
 def _best(rates: dict[str, float], side: str) -> str:

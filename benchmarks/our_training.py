@@ -109,6 +109,17 @@ def _cut(found: LookedUp) -> tuple[LookedUp, list[tuple[Tensor, Tensor]]]:
     return inputs, cut
 
 
+MATRIX = 1024
+"""Side of the square product that stands for the matrix rate of a machine."""
+
+
+def matrix_rate(dtype: torch.dtype) -> float:
+    """FLOP/s of a square matrix product that fits the caches, the best of three."""
+    a, b = (torch.ones(MATRIX, MATRIX, dtype=dtype) for _ in range(2))
+    a @ b
+    return 2 * MATRIX**3 / min(seconds(lambda: a @ b) for _ in range(3))
+
+
 def seconds(work: Callable[[], object]) -> float:
     """How long one call takes."""
     start = time.perf_counter()

@@ -5,7 +5,7 @@ collate; one ``nn.EmbeddingBag`` a feature and one ``nn.Embedding`` a sequence f
 weights; an example with all that belongs to it, so that a request's side is computed for each of its ads; fp32, eager,
 and one AdamW for everything. Ids are encoded beforehand and whole arrays lie in memory, which is the faster habit.
 
-Shapes: B examples, F flat features, L sequence length, E width of one event.
+Shapes: B examples, K tasks.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from contracts.layout import SideLayout, side_layout
+from benchmarks.plain_tables import PlainTables
 from contracts.schema import FeatureSchema
 from heavy_ranker.build import build_ranker, model_sides
 from heavy_ranker.config import ModelConfig
@@ -77,59 +77,16 @@ class PlainModel(nn.Module):
 
     def __init__(self, schema: FeatureSchema, config: ModelConfig) -> None:
         super().__init__()
-        self.layouts: dict[str, SideLayout] = {side: side_layout(schema, side) for side in model_sides(schema)}
-        self.tables = nn.ParameterDict()
-        self.bags, self.fields = nn.ModuleDict(), nn.ModuleDict()
-        shapes = schema.all_tables()
-        for side, layout in self.layouts.items():
-            for bag in layout.bags:
-                found = nn.EmbeddingBag(shapes[bag.table].num_rows, bag.dim, mode="mean", padding_idx=0)
-                self.bags[f"{side}-{bag.name}"] = self._tied(found, bag.table)
-            for sequence in layout.sequences:
-                for field in sequence.fields:
-                    single = nn.Embedding(shapes[field.table].num_rows, field.dim, padding_idx=0)
-                    self.fields[f"{sequence.name}-{field.name}"] = self._tied(single, field.table)
+        self.tables = PlainTables(schema, model_sides(schema), pool_sequences=False)
         self.ranker = build_ranker(schema, config)
-
-    def _tied(self, module: nn.Module, table: str) -> nn.Module:
-        """Let the module use the table's weights, made with unit scale when first asked for."""
-        name = table.replace(".", "-")
-        if name not in self.tables:
-            dim = module.weight.shape[1]
-            weight = torch.empty(module.weight.shape).uniform_(-(dim**-0.5), dim**-0.5)
-            weight[0] = 0.0
-            self.tables[name] = nn.Parameter(weight)
-        module.weight = self.tables[name]
-        return module
 
     def forward(self, batch: Example) -> Tensor:
         """Per-impression logits ``[B, K]``."""
-        query = self._flat("query", batch.query_ids, batch.query_floats)
-        state = self.ranker.encode_request(query, self._sequences(batch.query_ids))
-        ad = self._flat("ad", batch.ad_ids, batch.ad_floats)
-        pair = self._flat("pair", batch.pair_ids, batch.pair_floats)
+        query = self.tables.flat("query", batch.query_ids, batch.query_floats)
+        state = self.ranker.encode_request(query, self.tables.sequences(batch.query_ids))
+        ad = self.tables.flat("ad", batch.ad_ids, batch.ad_floats)
+        pair = self.tables.flat("pair", batch.pair_ids, batch.pair_floats)
         return self.ranker.score_ads(state, EvenRows(num_requests=len(query), width=1), ad, pair)
-
-    def _flat(self, side: str, ids: Tensor, floats: Tensor) -> Tensor:
-        """``[B, F]``."""
-        bags = (
-            self.bags[f"{side}-{bag.name}"](ids[:, bag.start : bag.start + bag.width])
-            for bag in self.layouts[side].bags
-        )
-        return torch.cat([floats, *bags], dim=1)
-
-    def _sequences(self, ids: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        """Events ``[B, L, E]`` and mask ``[B, L]`` of each sequence."""
-        found = {}
-        for sequence in self.layouts["query"].sequences:
-            fields = [
-                self.fields[f"{sequence.name}-{field.name}"](ids[:, field.start : field.start + field.width])
-                for field in sequence.fields
-            ]
-            first = sequence.fields[0].start
-            mask = ids[:, first : first + sequence.max_length] != 0
-            found[sequence.name] = torch.cat(fields, dim=2), mask.float()
-        return found
 
 
 class PlainTraining:

@@ -27,7 +27,7 @@ def example_rows(examples, rows):
 def same_weights(ours, plain):
     tables = ours.model.tables.export_tables()
     with torch.no_grad():
-        for name, weight in plain.model.tables.items():
+        for name, weight in plain.model.tables.weights.items():
             weight.copy_(torch.from_numpy(tables[f"tables.{name.replace('-', '.')}"]))
     plain.model.ranker.load_state_dict(ours.model.ranker.state_dict())
 
