@@ -1,6 +1,6 @@
 """Judges a sealed two-tower bundle against the teacher, with the graphs and look-ups that would serve."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +20,7 @@ from distill.pool_facts import historical_rates, truth_of
 from distill.recall import POOL_SIZE, TOP_K, PoolCurves, RecallReport, measure_recall, pool_rows
 from distill.scoring import ScoredPairs, score_pairs
 from distill.slice_defaults import slice_columns, teacher_seen_until
-from distill.slices import ALL
+from distill.slices import ALL, SliceColumn
 from modeling.examples import Examples
 from modeling.log_requests import utc_microseconds
 from towers.serving import TwoTowerServing
@@ -209,6 +209,28 @@ def assess_examples(
         teacher_seen_until=teacher_seen_until(examples.log.candidates),
         student_seen_until=None if trained_until is None else utc_microseconds(datetime.fromisoformat(trained_until)),
     )
+    return assess_pairs(
+        pairs, examples, bundle=bundle, trained_on=trained_on, cuts=cuts, top_k=top_k, pool_size=pool_size
+    )
+
+
+def assess_pairs(
+    pairs: ScoredPairs,
+    examples: Examples,
+    *,
+    bundle: str,
+    trained_on: str,
+    cuts: Mapping[str, SliceColumn],
+    top_k: int = TOP_K,
+    pool_size: int = POOL_SIZE,
+) -> Assessment:
+    """The same for pairs that are already scored.
+
+    Args:
+        pairs: Of the examples, in their order.
+        bundle, trained_on: As in :func:`assess_examples`.
+        cuts: Columns to cut slices by, by name; whole stages are measured in any case.
+    """
     measured = measure_slices(pairs, cuts)
     pools = _measure_pools(examples, pairs, top_k=top_k, pool_size=pool_size)
     used = np.unique(examples.request_row)
@@ -223,7 +245,7 @@ def assess_examples(
         last=_iso(times.max()),
         requests=len(used),
         pairs=len(pairs),
-        tasks=schema.tasks,
+        tasks=pairs.tasks,
         slices=[one.metrics for one in measured],
         reliability=[one.reliability for one in measured if one.reliability is not None],
         recall=None if pools is None else pools.report,

@@ -51,8 +51,27 @@ class ScoredPairs:
 
 def score_pairs(schema: FeatureSchema, serving: TwoTowerServing, examples: Examples) -> ScoredPairs:
     """Let the serving engine of a bundle score every pair of the examples."""
-    query = _in_pieces(serving.embed_query, examples.query, "Embedding requests")
-    pins = _in_pieces(serving.embed_ads, examples.ad, "Embedding ads")
+    return paired(schema, examples, embed_requests(serving, examples), embed_pins(serving, examples))
+
+
+def embed_requests(serving: TwoTowerServing, examples: Examples) -> np.ndarray:
+    """Query embeddings [R, H, D+2] of the examples' requests."""
+    return _in_pieces(serving.embed_query, examples.query, "Embedding requests")
+
+
+def embed_pins(serving: TwoTowerServing, examples: Examples) -> np.ndarray:
+    """Pin embeddings [A, H, D+2] of the examples' ads."""
+    return _in_pieces(serving.embed_ads, examples.ad, "Embedding ads")
+
+
+def paired(schema: FeatureSchema, examples: Examples, query: np.ndarray, pins: np.ndarray) -> ScoredPairs:
+    """Every pair of the examples with its score.
+
+    Args:
+        schema: Whose heads the embeddings are of.
+        query: [R, H, D+2].
+        pins: [A, H, D+2].
+    """
     return ScoredPairs(
         tasks=schema.tasks,
         request=np.asarray(examples.request_row),
