@@ -194,11 +194,12 @@ def _mean(values: np.ndarray, weight: np.ndarray) -> float:
 
 
 def _softplus(x: np.ndarray) -> np.ndarray:
-    return np.logaddexp(0.0, x)
+    with np.errstate(invalid="ignore"):  # of NaN it is NaN
+        return np.logaddexp(0.0, x)
 
 
 def _log_sigmoid(x: np.ndarray) -> np.ndarray:
-    return -np.logaddexp(0.0, -x)
+    return -_softplus(-x)
 
 
 def _grouped_auc(
