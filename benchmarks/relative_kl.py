@@ -96,5 +96,10 @@ def _resampled(pair: tuple[RequestSums, RequestSums], draws: int, generator: np.
     """The KL of both students on the same resamples of one seed's requests, [D, 2]."""
     count = len(pair[0].pairs)
     columns = np.stack([pair[0].kl.sum(1), pair[1].kl.sum(1), pair[0].pairs], axis=1)  # [R, 3]
-    sums = np.stack([generator.multinomial(count, np.full(count, 1 / count)) @ columns for _ in range(draws)])
+    sums = np.stack([_counts(count, generator) @ columns for _ in range(draws)])
     return sums[:, :2] / sums[:, 2:]
+
+
+def _counts(count: int, generator: np.random.Generator) -> np.ndarray:
+    """How often each of ``count`` requests is drawn, [R]."""
+    return np.bincount(generator.integers(count, size=count), minlength=count)
