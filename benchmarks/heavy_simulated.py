@@ -61,11 +61,12 @@ LAYERS = (1, 2)
 
 @dataclass(frozen=True)
 class Tried:
-    """A row of the table: a model, and how many rows it may train on; None for all."""
+    """A row of the table: a model, how many rows it may train on, None for all, and how often it sees them."""
 
     backbones: Backbones
     layers: int
     most_rows: int | None
+    passes: int = 1
 
     @property
     def name(self) -> str:
@@ -77,7 +78,8 @@ class Tried:
         """
         backbone = "ensemble" if len(self.backbones) > 1 else self.backbones[0]
         rows = "all rows" if self.most_rows is None else f"{self.most_rows:,} rows"
-        return f"{backbone}, {self.layers} layer{'s' if self.layers > 1 else ''}, {rows}"
+        passes = f", {self.passes} passes" if self.passes > 1 else ""
+        return f"{backbone}, {self.layers} layer{'s' if self.layers > 1 else ''}, {rows}{passes}"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -96,7 +98,7 @@ def main() -> int:
         directory.mkdir(parents=True, exist_ok=True)
         log = read_log(options.world, directory)
         rows = []
-        for asked in asked_for(options.backbones, options.rows):
+        for asked in asked_for(options.backbones, options.rows, options.passes):
             rows.append(row_of(log, asked, directory))
             print(f"{rows[-1].name}: {rows[-1].figures}", file=sys.stderr, flush=True)
     figures: dict[str, Any] = {
@@ -115,15 +117,19 @@ def _options() -> argparse.Namespace:
     options = parser(__doc__)
     options.add_argument("--backbones", action="store_true", help="also train the other backbones and their ensemble")
     options.add_argument("--rows", type=int, default=100_000, help="rows that each model of the second table trains on")
+    options.add_argument("--passes", type=int, default=1, help="of the first model over its rows")
     options.add_argument("--world", choices=sorted(WORLDS), default="large", help="preset of the simulation")
     options.add_argument("--keep", type=Path, help="keep log, runs and figures here, and go on from them")
     return options.parse_args()
 
 
-def asked_for(backbones: bool, most_rows: int) -> list[Tried]:
+def asked_for(backbones: bool, most_rows: int, passes: int = 1) -> list[Tried]:
     """The rows of the table in order: our own with all rows, then everything under one budget."""
     compared = (OURS, *(OTHERS if backbones else ()))
-    return [Tried(OURS, 1, None), *(Tried(members, layers, most_rows) for members in compared for layers in LAYERS)]
+    return [
+        Tried(OURS, 1, None, passes),
+        *(Tried(members, layers, most_rows) for members in compared for layers in LAYERS),
+    ]
 
 
 def row_of(log: SimulatedLog, asked: Tried, directory: Path) -> Row:
@@ -139,7 +145,7 @@ def row_of(log: SimulatedLog, asked: Tried, directory: Path) -> Row:
 def train_and_judge(log: SimulatedLog, asked: Tried, out: Path) -> Row:
     """Train on what the budget allows; judge on the held-out requests and on the next day."""
     training = log.training if asked.most_rows is None else some_requests(log.training, asked.most_rows)
-    config = with_groups(log.schema, tried(asked.backbones, num_layers=asked.layers))
+    config = with_groups(log.schema, tried(asked.backbones, num_layers=asked.layers, epochs=asked.passes))
     begin_run(out, log.schema, config)
     start = time.perf_counter()
     run = train_examples(log.schema, training, out, config)

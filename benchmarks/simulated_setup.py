@@ -58,11 +58,12 @@ def _without(feature: Feature) -> Feature:
     return msgspec.structs.replace(feature, fields=kept)
 
 
-def tried(backbones: tuple[BackboneName, ...], *, num_layers: int) -> HeavyConfig:
+def tried(backbones: tuple[BackboneName, ...], *, num_layers: int, epochs: int = 1) -> HeavyConfig:
     """The configuration of one row of the table: equal sizes, examples and rates, whatever the backbone.
 
-    One pass: no impression is learned by heart. What interacts has a token of its own and meets each other token in
-    products of scaled tokens; small batches make many steps of few examples.
+    No impression is learned by heart in one pass, and before each further one the tables are drawn anew. What interacts
+    has a token of its own and meets each other token in products of scaled tokens; small batches make many steps of few
+    examples.
     """
     base = small()
     return msgspec.structs.replace(
@@ -76,7 +77,7 @@ def tried(backbones: tuple[BackboneName, ...], *, num_layers: int) -> HeavyConfi
             product_norm=True,
         ),
         loop=msgspec.structs.replace(
-            base.loop, epochs=1, learning_rate=4e-3, weight_decay=0.05, checkpoint_every=1_000
+            base.loop, epochs=epochs, learning_rate=4e-3, weight_decay=0.05, checkpoint_every=1_000
         ),
         batch_size=256,
         validation_share=0.0,

@@ -26,10 +26,10 @@ def test_targets_are_asked_of_the_held_out_requests_alone() -> None:
 
 
 def test_every_backbone_and_depth_is_tried_under_one_budget() -> None:
-    first, *rest = asked_for(backbones=True, most_rows=500)
-    assert (first.backbones, first.most_rows) == (OURS, None)
+    first, *rest = asked_for(backbones=True, most_rows=500, passes=3)
+    assert (first.backbones, first.most_rows, first.passes) == (OURS, None, 3)
     assert {(asked.backbones, asked.layers) for asked in rest} == {(b, n) for b in (OURS, *OTHERS) for n in LAYERS}
-    assert {asked.most_rows for asked in rest} == {500}
+    assert {(asked.most_rows, asked.passes) for asked in rest} == {(500, 1)}
     assert len({asked.name for asked in (first, *rest)}) == 1 + len(rest)
 
 
