@@ -103,18 +103,14 @@ def _print_headline(evaluation: "Evaluation") -> None:
 
 
 def _print_worst(comparison: "Comparison") -> None:
-    """The slices that surely got worse, the worst first, and how many there are."""
-    from rich.console import Console
-    from rich.table import Table
-
+    """How many figures changed by more than chance, and those that got worse, the worst first."""
     from distill.report import format_number
 
     worse = [row for row in comparison.rows if row.verdict == "worse"]
     better = sum(row.verdict == "better" for row in comparison.rows)
-    title = f"{comparison.bundle} against {comparison.against}: {len(worse):,} figures worse, {better:,} better"
-    table = Table("slice", "head", "against", "metric", "before", "after", "difference", "95 %", title=title)
+    print(f"{comparison.bundle} against {comparison.against}, of {len(comparison.rows):,} figures of slices:")
+    print(f"  {len(worse):,} worse and {better:,} better by more than their 95 % intervals")
     for row in worse[:_WORST_PRINTED]:
-        bounds = f"{format_number(row.low)} to {format_number(row.high)}"
-        numbers = (format_number(value) for value in (row.before, row.after, row.difference))
-        table.add_row(f"{row.stage}, {row.slice} {row.value}", row.head, row.against, row.metric, *numbers, bounds)
-    Console().print(table)
+        before, after, low, high = map(format_number, (row.before, row.after, row.low, row.high))
+        where = f"{row.stage}, {row.slice}" + ("" if row.slice == row.value else f" {row.value}")
+        print(f"  {where}: {row.metric} of {row.head} against {row.against} {before} to {after} (by {low} to {high})")

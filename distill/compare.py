@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from distill.evaluate import Assessment
 
 Verdict = Literal["worse", "better", "unclear"]
-"""``worse`` and ``better`` where the interval of the difference leaves 0 out."""
+"""``worse`` and ``better`` where the 95 % interval of the difference leaves 0 out. Of figures that did not change about
+one in forty is called worse by chance: among many slices look at how much worse, and whether neighbours agree.
+"""
 
 _VERDICTS: tuple[Verdict, ...] = ("worse", "unclear", "better")
 _HIGHER_IS_BETTER = frozenset({"auc", "gauc", "recall"})
@@ -91,7 +93,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         log: Directory that both were judged on.
         bundle: The later student's version.
         against: The earlier student's version.
-        rows: Differences, worst first: those that are surely worse lead, then the unclear ones, then the better ones,
+        rows: Differences, worst first: those with the verdict ``worse`` lead, then the unclear ones, then the better ones,
             each by ``worsening``.
         recall: Differences of the curves of the student, by order, metric and survivors; empty without whole pools.
     """
