@@ -1,24 +1,26 @@
 """Writes an evaluation as one self-contained HTML page, as JSON and as Parquet."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from contracts.artifact import write_bytes, write_json
 from distill import plots
 from distill.evaluate import Evaluation, Report
-from distill.measures import Reliability, SliceMetrics
-from distill.recall import EQUAL_BIDS, STUDENT, UTILITY, RecallReport
+from distill.recall import EQUAL_BIDS, STUDENT, TOP_K, UTILITY
+from distill.report_explorer import slice_data
+from distill.report_metrics import METRICS, format_number, format_percent
+from distill.report_plots import HEADLINE_SURVIVORS
+from distill.report_sections import build_section, explored_sets, report_groups
+from distill.report_verdict import CALIBRATION_AIM, LOST_AIM, RECALL_AIM
 from distill.slice_table import write_slices
-from distill.slices import ALL, STAGE_SLICES
+from distill.slices import STAGE_SLICES
 
 HTML_FILE, JSON_FILE, SLICES_FILE = "report.html", "report.json", "slices.parquet"
-HEADLINE_SURVIVORS = 100
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def write_report(report: Report, directory: Path) -> None:
@@ -26,11 +28,11 @@ def write_report(report: Report, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / JSON_FILE, report)
     write_slices(report.evaluations, directory / SLICES_FILE)
-    write_bytes(directory / HTML_FILE, render_html(report.evaluations[0]).encode())
+    write_bytes(directory / HTML_FILE, render_html(report).encode())
 
 
-def render_html(evaluation: Evaluation) -> str:
-    """The page: styles, plots and script inside it, nothing fetched, every text escaped."""
+def render_html(report: Report) -> str:
+    """The page: styles, plots, data and script inside it, nothing fetched, every text escaped."""
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -38,16 +40,23 @@ def render_html(evaluation: Evaluation) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = format_number
-    template = environment.get_template("report.html.j2")
-    return template.render(
-        evaluation=evaluation,
-        tiles=headline(evaluation),
-        recall_plots=_recall_plots(evaluation.recall) if evaluation.recall else [],
-        reliability_plots=_reliability_plots([curve for curve in evaluation.reliability if curve.slice == ALL]),
-        stages=[row for row in evaluation.slices if row.slice == ALL],
-        slice_tables=_slice_tables(evaluation.slices),
+    groups = report_groups(report)
+    scenarios = ", ".join(dict.fromkeys(one.scenario for one in report.evaluations))
+    return environment.get_template("report.html.j2").render(
+        title=f"Student against teacher: {scenarios}",
+        sections=[build_section(group, number) for number, group in enumerate(groups, 1)],
+        slice_data=slice_data(list(explored_sets(groups))),
+        styles=_inline("report.css"),
+        script=_inline("report.js"),
         plots=plots,
+        metrics=METRICS,
+        headline_survivors=HEADLINE_SURVIVORS,
+        top_k=next((one.recall.top_k for one in report.evaluations if one.recall), TOP_K),
+        aims={
+            "recall": format_number(RECALL_AIM),
+            "lost": format_percent(LOST_AIM),
+            "calibration": format_percent(CALIBRATION_AIM),
+        },
     )
 
 
@@ -68,70 +77,6 @@ def headline(evaluation: Evaluation) -> dict[str, float]:
     return figures
 
 
-def format_number(value: float, digits: int = 4) -> str:
-    """A number for people; a dash where it is undefined.
-
-    Example:
-        >>> format_number(0.00012345), format_number(float("nan"))
-        ('0.0001234', '-')
-    """
-    return f"{value:.{digits}g}" if math.isfinite(value) else "-"
-
-
-def _recall_plots(recall: RecallReport) -> list[plots.Plot]:
-    """One plot for each order, a line for each ranking."""
-    orders = dict.fromkeys(curve.order for curve in recall.curves)
-    ticks = plots.log_ticks(recall.survivors[0], recall.survivors[-1])
-    return [
-        plots.line_plot(
-            f"Heavy top {recall.top_k} that survives: {order}",
-            [plots.Series(c.ranking, recall.survivors, c.recall) for c in recall.curves if c.order == order],
-            x_label="survivors",
-            y_label="recall",
-            x_ticks=ticks,
-            y_ticks=_SHARES,
-            log=True,
-        )
-        for order in orders
-    ]
-
-
-def _reliability_plots(curves: Sequence[Reliability]) -> list[plots.Plot]:
-    """One plot for each head and stage, against whatever there is."""
-    found = []
-    for stage, head in dict.fromkeys((curve.stage, curve.head) for curve in curves):
-        own = [curve for curve in curves if (curve.stage, curve.head) == (stage, head)]
-        rates = [rate for curve in own for rate in (*curve.predicted, *curve.observed) if rate > 0]
-        if not rates:
-            continue
-        ticks = plots.log_ticks(min(rates), max(rates))
-        series = [_positive_series(curve) for curve in own]
-        found.append(
-            plots.line_plot(
-                f"{head}, {stage}",
-                series,
-                x_label="predicted by the student",
-                y_label="observed",
-                x_ticks=ticks,
-                y_ticks=ticks,
-                log=True,
-                diagonal=True,
-            )
-        )
-    return found
-
-
-def _positive_series(curve: Reliability) -> plots.Series:
-    """A bin without any observed event has no place on a logarithmic axis."""
-    points = [(p, o) for p, o in zip(curve.predicted, curve.observed, strict=True) if p > 0 and o > 0]
-    name = "teacher" if curve.against == "teacher" else "labels"
-    return plots.Series(name, [p for p, _ in points], [o for _, o in points])
-
-
-def _slice_tables(slices: Sequence[SliceMetrics]) -> dict[str, dict[str, list[SliceMetrics]]]:
-    """Rows by stage and by column."""
-    tables: dict[str, dict[str, list[SliceMetrics]]] = {}
-    for row in slices:
-        if row.slice != ALL:
-            tables.setdefault(row.stage, {}).setdefault(row.slice, []).append(row)
-    return tables
+def _inline(name: str) -> Markup:
+    """A file of this package as it stands, for a style or script element."""
+    return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))

@@ -2,9 +2,10 @@
 
 import importlib.util
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,15 +48,40 @@ SCHEMA = {
 }
 
 
-@pytest.fixture(scope="session")
-def make_log() -> ModuleType:
-    """The module beside this file; tests are no package, so it cannot be imported by name."""
-    spec = importlib.util.spec_from_file_location("distill_make_log", Path(__file__).with_name("make_log.py"))
+def _beside(name: str) -> ModuleType:
+    """A module beside this file; tests are no package, so it cannot be imported by name."""
+    spec = importlib.util.spec_from_file_location(f"distill_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def make_log() -> ModuleType:
+    return _beside("make_log")
+
+
+@pytest.fixture(scope="session")
+def make_report() -> ModuleType:
+    return _beside("make_report")
+
+
+@pytest.fixture(scope="session")
+def report_browser() -> ModuleType:
+    return _beside("report_browser")
+
+
+@pytest.fixture(scope="session")
+def browser(report_browser: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Reports on a page of a headless Chromium of the system."""
+    chromium = _beside("chromium")
+    program = chromium.find_chromium()
+    if program is None:
+        pytest.skip("needs a Chromium on the PATH: apt-get install chromium")
+    with chromium.open_chromium(program, tmp_path_factory.mktemp("profile")) as page:
+        yield report_browser.ReportBrowser(page)
 
 
 @pytest.fixture(scope="session")
