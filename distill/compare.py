@@ -93,8 +93,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         log: Directory that both were judged on.
         bundle: The later student's version.
         against: The earlier student's version.
-        rows: Differences, worst first: those with the verdict ``worse`` lead, then the unclear ones, then the better ones,
-            each by ``worsening``.
+        rows: Differences, worst first: those with the verdict ``worse`` lead, then the unclear ones, then the better
+            ones, each by ``worsening``.
         recall: Differences of the curves of the student, by order, metric and survivors; empty without whole pools.
     """
 

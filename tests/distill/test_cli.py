@@ -73,6 +73,20 @@ def test_evaluate_prints_json(bundle: Bundle, log_directory: Path, tmp_path: Pat
     assert json.loads(printed.stdout) == json.loads((tmp_path / "report" / "report.json").read_text())
 
 
+def test_several_bundles_and_logs_are_judged_side_by_side(bundle: Bundle, log_directory: Path, tmp_path: Path) -> None:
+    """A bundle beside itself on the same log twice: no figure differs."""
+    twice = ("--logs", log_directory, "--logs", log_directory, "--bundle", bundle.path, "--bundle", bundle.path)
+    printed = _invoke("evaluate", *twice, "--from", "2026-03-03", "--threads", 1, "--out", tmp_path / "report")
+    assert printed.exit_code == 0, printed.output
+    assert "0 worse and 0 better by more than their 95 % intervals" in printed.stdout
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert len(report["evaluations"]) == 4
+    assert [comparison["against"] for comparison in report["comparisons"]] == [bundle.manifest.version] * 2
+    assert {row["difference"] for row in report["comparisons"][0]["rows"]} == {0.0}
+    lacking = _invoke("evaluate", *twice, "--candidates", log_directory / "candidates", "--out", tmp_path / "other")
+    assert "--candidates: expected once for each of 2 logs, got 1" in str(lacking.exception)
+
+
 def test_a_bundle_of_another_kind_is_refused(bundle: Bundle, log_directory: Path, tmp_path: Path) -> None:
     manifest = json.loads((bundle.path / "manifest.json").read_text())
     assert manifest["kind"] == "two_tower"
