@@ -47,7 +47,7 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_source(path: Path) -> WarmSource:
-    """A finished run, with its optimisers' state as of its best weights, or a sealed bundle, with weights alone.
+    """A finished run or a sealed bundle, with its optimisers' state as of its weights.
 
     Raises:
         InputError: ``path`` is neither.

@@ -141,8 +141,13 @@ def restore_training(
 
 def dense_states(checkpoint: Checkpoint) -> DenseStates:
     """What AdamW had accumulated."""
+    return states_by_parameter(checkpoint.tensors("dense."))
+
+
+def states_by_parameter(tensors: Mapping[str, Tensor]) -> DenseStates:
+    """``{"tower.weight.exp_avg": x}`` becomes ``{"tower.weight": {"exp_avg": x}}``."""
     found: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in checkpoint.tensors("dense.").items():
+    for key, tensor in tensors.items():
         name, _, part = key.rpartition(".")
         found.setdefault(name, {})[part] = tensor
     return found

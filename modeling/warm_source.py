@@ -1,19 +1,27 @@
 """A trained model to begin from: a finished run, or a sealed bundle."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
 import torch
-from torch import nn
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from contracts.artifact import file_sha256, is_ready
 from contracts.bundle import CONFIG_FILE, WEIGHTS_FILE, Kind, open_bundle
 from contracts.config import convert
 from contracts.schema import FeatureSchema
+from modeling import checkpoint
 from modeling.warm_start import OptimizerStates, optimizer_states
 from modeling.weights import load_weights
+
+STATES_FILE = "optimizer.safetensors"
+"""Of a bundle that keeps its optimisers' states: what a run that begins from it goes on with."""
+
+_DENSE, _TABLES = "dense.", "tables."
 
 C = TypeVar("C")
 M = TypeVar("M", bound=nn.Module)
@@ -31,7 +39,7 @@ class WarmSource(Generic[C, M]):
         schema: Of the model.
         config: Of the model and its training.
         model: Its weights.
-        states: Of its optimisers, as of its weights; empty from a sealed bundle.
+        states: Of its optimisers, as of its weights; empty from a sealed bundle that keeps none.
     """
 
     name: str
@@ -84,6 +92,33 @@ def read_source(
     bundle = open_bundle(path, kind=kind)
     config = convert(bundle.config, config_type, source=str(path / CONFIG_FILE))
     model = build(bundle.schema, config)
-    weights = {name: torch.from_numpy(values.copy()) for name, values in bundle.tensors().items()}
-    load_weights(model, weights, source=path / WEIGHTS_FILE)
-    return WarmSource(str(path), bundle.manifest.version, bundle.schema, config, model, OptimizerStates())
+    load_weights(model, _copies(bundle.tensors()), source=path / WEIGHTS_FILE)
+    states = OptimizerStates()
+    if STATES_FILE in bundle.manifest.files:
+        states = _read_states(_copies(bundle.tensors(STATES_FILE)))
+    return WarmSource(str(path), bundle.manifest.version, bundle.schema, config, model, states)
+
+
+def write_states(run: Path, directory: Path) -> None:
+    """Write the states of a finished run's optimisers into a bundle that is being sealed; nothing where it has none.
+
+    Without them the sums of squares of its tables begin at zero, and the first step of each row, as long as the row,
+    would undo what was carried over.
+    """
+    states = optimizer_states(run)
+    tensors = {f"{_TABLES}{table}": sums for table, sums in states.adagrad.items()}
+    for name, parts in states.adam.items():
+        tensors |= {f"{_DENSE}{name}.{part}": values for part, values in parts.items()}
+    if tensors:
+        save_file(tensors, directory / STATES_FILE)
+
+
+def _read_states(tensors: Mapping[str, Tensor]) -> OptimizerStates:
+    dense = {name.removeprefix(_DENSE): values for name, values in tensors.items() if name.startswith(_DENSE)}
+    tables = {name.removeprefix(_TABLES): values for name, values in tensors.items() if name.startswith(_TABLES)}
+    return OptimizerStates(checkpoint.states_by_parameter(dense), tables)
+
+
+def _copies(tensors: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    # mapped arrays are read-only, which torch cannot mark
+    return {name: torch.from_numpy(values.copy()) for name, values in tensors.items()}

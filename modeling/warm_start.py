@@ -43,7 +43,7 @@ class WarmModel:
 
 @dataclass(frozen=True)
 class OptimizerStates:
-    """What optimisers had accumulated where a model comes from; empty from a sealed bundle, which keeps none.
+    """What optimisers had accumulated where a model comes from; empty where it keeps none.
 
     Args:
         adam: Of the dense parameters, by their own names.

@@ -21,7 +21,7 @@ from distill.warmstart import BEGINNING, WarmSource, begun, carry, difference, o
 from modeling import checkpoint
 from modeling.batches import gather
 from modeling.examples import Examples
-from modeling.warm_start import CHECKPOINTS, OptimizerStates, WarmStart
+from modeling.warm_start import CHECKPOINTS, WarmStart
 from towers.two_tower import TwoTower
 
 
@@ -70,16 +70,18 @@ def test_the_same_schema_carries_everything(
         assert accumulated.any()
 
 
-def test_a_sealed_bundle_gives_the_weights_alone(
+def test_a_sealed_bundle_gives_what_its_run_gives(
     bundle: Bundle, source: WarmSource, schema: FeatureSchema, config: DistillConfig, examples: Examples
 ) -> None:
     sealed = open_source(bundle.path)
     assert sealed.version == bundle.manifest.version
-    assert sealed.states == OptimizerStates()
-    model, start = _begun(sealed, schema, config)
-    assert start.report.carried == start.report.total
-    assert start.adam == {}
-    assert torch.equal(_logits(model, examples), _logits(source.model, examples))
+    found, expected = (_begun(origin, schema, config) for origin in (sealed, source))
+    assert found[1].report.carried == found[1].report.total
+    assert torch.equal(_logits(found[0], examples), _logits(source.model, examples))
+    for name, state in expected[1].adam.items():
+        assert all(torch.equal(found[1].adam[name][part], values) for part, values in state.items())
+    for name, sums in expected[0].tables.optimizer_state().items():
+        assert torch.equal(found[0].tables.optimizer_state()[name], sums)
 
 
 def test_a_new_feature_starts_its_own_columns_anew_and_nothing_else(
