@@ -117,7 +117,7 @@ def _distil(run: _Steps, plan: _Plan, scenario: str, schema_name: str, out: Path
     run("schema", "fit", schema_name, "--logs", str(plan.log), "--out", schema, "--until", plan.student_until)
     serving = ("--store", str(out / "store"))
     run("distill", "train", *data, *model, *period, *serving, "--out", trained, *plan.distill_options)
-    run("distill", "publish", "--run", trained, *data, *period, "--out", bundle)
+    run("distill", "publish", "--run", trained, *data, *period, *serving, "--out", bundle)
     run("distill", "evaluate", "--bundle", bundle, *data, "--from", plan.student_until, "--out", report)
     bundles = ("--two-tower", bundle, "--heavy", str(out / "heavy"))
     run("index", "build", "--ads", str(plan.log / "ads"), *bundles, "--out", index)

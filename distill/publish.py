@@ -6,12 +6,16 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from contracts.artifact import write_json
 from contracts.bundle import GRAPHS, PARITY_FILE, WEIGHTS_FILE, Bundle, seal_bundle
-from contracts.errors import InputError, MismatchError
+from contracts.errors import InputError, MismatchError, WrongArtifactError
 from contracts.records import LogPaths
 from contracts.tensors import read_tensors
+from distill.compare import compare
 from distill.data import read_scored
-from distill.evaluate import Evaluation, assess_examples
+from distill.evaluate import Assessment, assess_bundle, assess_examples
+from distill.gate import Gate, judge
+from distill.gate_record import GATE_FILE, GateRecord
 from distill.report import SLICES_FILE
 from distill.run import Run
 from distill.slice_table import write_slices
@@ -20,6 +24,7 @@ from modeling.examples import Examples
 from modeling.profile import write_profile
 from modeling.run import EXAMPLES
 from modeling.saved_requests import write_saved_requests
+from modeling.warm_source import write_states
 from towers.export import ParityRows, export_two_tower
 from towers.serving import TwoTowerServing
 
@@ -27,9 +32,18 @@ PARITY_ROWS = 256
 MIN_REQUESTS = 20
 SAVED_REQUESTS = 32
 
+_Period = tuple[datetime | None, datetime | None]
+
 
 def publish_student(
-    run: Run, log: LogPaths, out: Path, *, start: datetime | None = None, end: datetime | None = None, threads: int = 2
+    run: Run,
+    log: LogPaths,
+    out: Path,
+    *,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    threads: int = 2,
+    gate: Gate | None = None,
 ) -> Bundle:
     """Seal a bundle at ``out``: it appears whole, checked and evaluated, or not at all.
 
@@ -40,14 +54,20 @@ def publish_student(
         start: Only requests not before this time.
         end: Only requests before this time.
         threads: Threads of the graphs while they are checked.
+        gate: What the student is held against first, on this log; the bundle keeps the outcome. None seals it whatever
+            it is worth.
 
     Raises:
         InputError: ``out`` exists, or the log has too few requests of the scenario.
         MismatchError: The log was scored by another teacher than the one that the student was distilled from.
         ArtifactError: A graph gives other embeddings than the model; nothing is left behind.
+        LaunchRefused: The student fails at the gate; nothing is left behind.
     """
+    if gate is not None and gate.against is not None:
+        _check_serving(run, gate.against)
     examples = read_scored(run.schema, log, run.path / EXAMPLES, scenario=run.summary.scenario, start=start, end=end)
     _check_log(run, log, examples)
+    period = (start, end)
     return seal_bundle(
         out,
         kind="two_tower",
@@ -63,20 +83,39 @@ def publish_student(
         watermark=run.summary.watermark,
         teacher_version=run.summary.teacher_version,
         metrics=run.summary.metrics,
-        fill=lambda directory: _fill(run, examples, directory, threads),
+        fill=lambda directory: _fill(run, examples, directory, threads, gate, period),
     )
 
 
-def _fill(run: Run, examples: Examples, directory: Path, threads: int) -> None:
+def _fill(run: Run, examples: Examples, directory: Path, threads: int, gate: Gate | None, period: _Period) -> None:
     """Write everything, with the parity check between the graphs and what is measured through them."""
     export_two_tower(run.model, directory, parity_rows(examples))
+    write_states(run.path, directory)
     tensors = read_tensors(directory / WEIGHTS_FILE)
     query_engine, pin_engine = (OnnxRuntimeEngine(directory / name, threads=threads) for name in GRAPHS["two_tower"])
     serving = TwoTowerServing(run.schema, tensors, query_engine=query_engine, pin_engine=pin_engine)
     serving.check_parity(read_tensors(directory / PARITY_FILE), source=str(run.path))
+    assessment = _assess(run, serving, examples)
+    if gate is not None:
+        write_json(directory / GATE_FILE, _pass_gate(gate, run, assessment, examples, period, threads))
     write_saved_requests(run.schema, examples, directory, count=SAVED_REQUESTS)
     write_profile(run.schema, examples, directory)
-    write_slices([_evaluate(run, serving, examples)], directory / SLICES_FILE)
+    write_slices([assessment.evaluation], directory / SLICES_FILE)
+
+
+def _pass_gate(
+    gate: Gate, run: Run, assessment: Assessment, examples: Examples, period: _Period, threads: int
+) -> GateRecord:
+    """Judge the student beside the one that serves, which encodes the same log by its own schema."""
+    comparison = None
+    if gate.against is not None:
+        start, end = period
+        serving = assess_bundle(
+            gate.against, examples.log, start=start, end=end, threads=threads, cache=run.path / EXAMPLES
+        )
+        comparison = compare(serving, assessment)
+    times = np.asarray(examples.event_time)[np.unique(examples.request_row)]
+    return judge(gate, assessment, comparison, trained_until=run.summary.watermark, event_time=times)
 
 
 def parity_rows(examples: Examples) -> ParityRows:
@@ -87,7 +126,7 @@ def parity_rows(examples: Examples) -> ParityRows:
     )
 
 
-def _evaluate(run: Run, serving: TwoTowerServing, examples: Examples) -> Evaluation:
+def _assess(run: Run, serving: TwoTowerServing, examples: Examples) -> Assessment:
     return assess_examples(
         run.schema,
         serving,
@@ -95,7 +134,22 @@ def _evaluate(run: Run, serving: TwoTowerServing, examples: Examples) -> Evaluat
         bundle=str(run.path),
         trained_on=run.summary.teacher_version,
         trained_until=run.summary.watermark,
-    ).evaluation
+    )
+
+
+def _check_serving(run: Run, against: Bundle) -> None:
+    """A student can be held against one of its own scenario that has no head more."""
+    manifest, own = against.manifest, run.summary.scenario
+    if manifest.scenario != own:
+        raise WrongArtifactError(
+            f"{against.path}: serves scenario {manifest.scenario}, the student of {run.path} {own}"
+        )
+    lacking = [task for task in manifest.tasks if task not in run.schema.tasks]
+    if lacking:
+        raise MismatchError(
+            f"{against.path}: has head {lacking[0]}, which the student of {run.path} lacks, so that they cannot be "
+            "compared; --against none leaves the floors"
+        )
 
 
 def _check_log(run: Run, log: LogPaths, examples: Examples) -> None:
