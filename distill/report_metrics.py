@@ -59,10 +59,13 @@ def format_number(value: float, digits: int = 4) -> str:
     r"""A number for people; a dash where it is undefined.
 
     Example:
-        >>> format_number(0.00012345), format_number(float("nan"))
-        ('0.0001234', '\u2013')
+        >>> format_number(0.00012345), format_number(12345.6), format_number(float("nan"))
+        ('0.0001234', '12,346', '\u2013')
     """
-    return f"{value:.{digits}g}".replace("-", MINUS) if math.isfinite(value) else UNDEFINED
+    if not math.isfinite(value):
+        return UNDEFINED
+    text = f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+    return text.replace("-", MINUS)
 
 
 def format_percent(share: float, digits: int = 3) -> str:

@@ -117,13 +117,13 @@ def _letter(place: int) -> str:
 
 def _student(named: Named) -> Student:
     one = named.evaluation
-    other_teacher = one.trained_on != one.teacher_version
+    other_teacher, who = one.trained_on != one.teacher_version, named.name or "This student"
     return Student(
         name=named.name,
         bundle=one.bundle,
         teacher=one.teacher_version,
         extent=f"{one.requests:,} requests with {one.pairs:,} pairs, {one.first} to {one.last}",
-        warning=f"This student was distilled from another teacher, {one.trained_on}." if other_teacher else "",
+        warning=f"{who} was distilled from another teacher, {one.trained_on}." if other_teacher else "",
         verdict=judge_student(one),
     )
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from distill.compare import Comparison, RecallDifference, SliceDifference, Verdict
@@ -103,11 +103,19 @@ def _recall_tiles(evaluation: Evaluation) -> Iterator[Tile]:
     suffix = f"heavy top {recall.top_k} within {HEADLINE_SURVIVORS}"
     for task in evaluation.tasks:
         value, interval = _point(recall, f"{EQUAL_BIDS}, {task}", "recall")
-        yield _aim_tile(f"{suffix}, {EQUAL_BIDS}, {task}", value, interval, low=RECALL_AIM)
+        yield _cut_tile(recall, _aim_tile(f"{suffix}, {EQUAL_BIDS}, {task}", value, interval, low=RECALL_AIM))
     value, interval = _point(recall, UTILITY, "recall")
-    yield Tile(f"{suffix}, {UTILITY}", *format_with_interval(value, interval))
+    yield _cut_tile(recall, Tile(f"{suffix}, {UTILITY}", *format_with_interval(value, interval)))
     value, interval = _point(recall, UTILITY, "utility_lost")
-    yield _aim_tile(f"utility lost at {HEADLINE_SURVIVORS}", value, interval, high=LOST_AIM, percent=True)
+    name = f"utility lost at {HEADLINE_SURVIVORS}"
+    yield _cut_tile(recall, _aim_tile(name, value, interval, high=LOST_AIM, percent=True))
+
+
+def _cut_tile(recall: RecallReport, tile: Tile) -> Tile:
+    """The tile, without a judgement where every ad of the pools survives."""
+    if recall.pool_size[1] > HEADLINE_SURVIVORS:
+        return tile
+    return replace(tile, note=f"nothing is cut: pools of at most {recall.pool_size[1]} ads", tone="")
 
 
 def _calibration_tiles(evaluation: Evaluation) -> Iterator[Tile]:

@@ -227,6 +227,16 @@ def test_an_aim_is_met_or_missed_by_the_whole_interval(
     assert tile.interval.startswith(f"{interval[0]:.3f}")
 
 
+def test_nothing_is_judged_where_nothing_is_cut(evaluation: Evaluation) -> None:
+    recall = evaluation.recall
+    assert recall is not None
+    small = msgspec.structs.replace(evaluation, recall=msgspec.structs.replace(recall, pool_size=(60, 100)))
+    tiles = [tile for tile in judge_student(small).tiles if "100" in tile.name]
+    assert len(tiles) == 4
+    assert {(tile.tone, tile.note) for tile in tiles} == {("", "nothing is cut: pools of at most 100 ads")}
+    assert "of 2 aims met" in judge_student(small).summary  # those of calibration
+
+
 def test_calibration_is_judged_on_labels_where_there_are_any(evaluation: Evaluation) -> None:
     without = msgspec.structs.replace(evaluation, slices=[r for r in evaluation.slices if r.against == "teacher"])
     names = [[tile.name for tile in judge_student(one).tiles] for one in (evaluation, without)]
