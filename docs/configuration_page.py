@@ -29,6 +29,7 @@ option of the command, such as `--epochs`, wins over the file.
 def page() -> str:
     """The whole page."""
     from distill.config import DistillConfig
+    from distill.gate_limits import Limits
     from distill.presets import PRESETS as STUDENTS
     from heavy_ranker.config import HeavyConfig, ModelConfig
     from heavy_ranker.presets import PRESETS as TEACHERS
@@ -46,6 +47,9 @@ def page() -> str:
             ("towers.query., towers.pin.", TowerConfig, standard.towers.query),
         ]),
         ("`loop.` of both", "", "", [("loop.", LoopConfig, None)]),
+        ("`adsieve distill publish --limits`", "A file of its own. A limit that is null is not judged.", "", [
+            ("", Limits, None)
+        ]),
         ("`adsieve index build`", "", "", [("", IndexConfig, None)]),
     )  # fmt: skip
     parts = [HEAD]
