@@ -17,8 +17,10 @@ from contracts.records import REQUIRED_COLUMNS, TEACHER_SEEN_UNTIL, dataset_file
 from distill.slices import SliceColumn, by_value, log_column, raw_column
 from modeling.examples import Examples
 
+SURFACE_COLUMNS = ("surface", "tab", "placement")
+"""Where ads are shown: the first of these that the log has, under its own name."""
+
 FOUND_BY_NAME = {
-    "surface": ("surface", "tab", "placement"),
     "user activity": ("activity", "user_activity", "user_active_degree", "user_impressions"),
     "advertiser size": ("advertiser_size", "advertiser_impressions", "author_impressions"),
     "price band": ("price",),
@@ -58,7 +60,12 @@ def slice_columns(
     found = {
         "hour": _hour(examples),
         "ad age": _ad_age(examples),
-        **{slice_name: _first(examples, columns) for slice_name, columns in FOUND_BY_NAME.items()},
+        **{name: log_column(examples, name) for name in _present(examples, SURFACE_COLUMNS)},
+        **{
+            slice_name: log_column(examples, name)
+            for slice_name, columns in FOUND_BY_NAME.items()
+            for name in _present(examples, columns)
+        },
     }
     known = {TEACHER_DAYS: teacher_seen_until, STUDENT_DAYS: student_seen_until}
     return {
@@ -98,12 +105,10 @@ def asked_column(examples: Examples, name: str) -> SliceColumn:
     return column
 
 
-def _first(examples: Examples, columns: Sequence[str]) -> SliceColumn | None:
-    for name in columns:
-        found = raw_column(examples, name)
-        if found is not None and not pt.is_nested(found[0].type):
-            return log_column(examples, name)
-    return None
+def _present(examples: Examples, columns: Sequence[str]) -> list[str]:
+    """The first of the columns that the log has with one value a row, if any."""
+    found = ((name, raw_column(examples, name)) for name in columns)
+    return [name for name, values in found if values is not None and not pt.is_nested(values[0].type)][:1]
 
 
 def _scenario(examples: Examples) -> SliceColumn:

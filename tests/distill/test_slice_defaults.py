@@ -81,6 +81,15 @@ def test_a_column_of_ages_and_one_of_upload_days_are_taken(examples: Examples, t
     assert _values(uploaded, "ad age") == expected
 
 
+def test_surface_and_tab_keep_their_names(examples: Examples, tmp_path: Path) -> None:
+    own = replace(examples, positions=examples.positions | {"ads": np.arange(len(examples.ad_ids))})
+    tabs = pa.array(np.arange(len(examples.ad_ids)) % 12)
+    found = slice_columns(_with_ads(own, tmp_path / "ads", tab=tabs, ad_age_days=tabs.cast(pa.float32())))
+    assert found["tab"].values == tuple(str(tab) for tab in range(12))
+    np.testing.assert_array_equal(found["tab"].codes, examples.ad_row % 12)
+    assert "surface" not in found
+
+
 def test_days_that_trained_are_apart_from_unseen_ones(examples: Examples) -> None:
     until = utc_microseconds(datetime(2026, 3, 2, tzinfo=UTC))
     columns = slice_columns(examples, teacher_seen_until=until, student_seen_until=until + 86_400_000_000)
