@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from contracts.errors import AdsieveError, InputError, LogError
-from contracts.records import LogPaths, read_table
+from contracts.records import TEACHER_SAW_NONE, TEACHER_SEEN_UNTIL, LogPaths, read_table
 from heavy_ranker import score_workers
 from heavy_ranker.data import read_impressions
 from heavy_ranker.evaluate import predict
@@ -146,10 +146,18 @@ def test_rows_not_later_than_the_training_data_are_counted(scored):
     assert scored[1].rows_seen == scored[1].rows_scored
 
 
+def test_a_series_says_that_it_has_seen_nothing(teacher, log, tmp_path):
+    score_log(replace(teacher, seen_until=None), log, tmp_path, threads=1)
+    for part in (tmp_path / "candidates").glob("*.parquet"):
+        assert int(pq.read_metadata(part).metadata[TEACHER_SEEN_UNTIL]) == TEACHER_SAW_NONE
+
+
 def test_only_requests_up_to_the_watermark_count_as_seen(teacher, log, tmp_path):
     times = read_table(log.requests)["event_time"]
     early = replace(teacher, seen_until=times.cast("int64")[99].as_py())
     assert score_log(early, log, tmp_path, threads=1).rows_seen == 100 * 4
+    for part in (tmp_path / "candidates").glob("*.parquet"):
+        assert int(pq.read_metadata(part).metadata[TEACHER_SEEN_UNTIL]) == early.seen_until
 
 
 def test_several_processes_write_the_same_files(scored, teacher, log, tmp_path):
