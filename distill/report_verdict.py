@@ -80,17 +80,23 @@ def judge_student(evaluation: Evaluation) -> StudentVerdict:
 
 
 def judge_comparison(comparison: Comparison, after: str, before: str) -> ComparisonVerdict:
-    """The later student against the earlier one.
+    """The later student against the earlier one: nothing is good while far more slices got worse than by chance.
 
     Args:
         comparison: Of both.
         after, before: What the later and the earlier student are called.
     """
     tiles = [*_recall_changes(comparison), *_whole_changes(comparison)]
+    counts = Counter(row.verdict for row in comparison.rows if row.slice != ALL)
+    by_chance = _ONE_SIDE * counts.total()
+    tone = _first_of(("bad", "good"), tiles)
     return ComparisonVerdict(
         title=f"{after} against {before}",
-        tone=_first_of(("bad", "good"), tiles),
-        summary=f"{_tally(tiles)} {_slice_tally(comparison)}",
+        tone="unclear" if tone != "bad" and counts["worse"] > 2 * by_chance else tone,
+        summary=(
+            f"{_tally(tiles)} Of {counts.total():,} metrics of slices {counts['better']:,} are significantly better "
+            f"and {counts['worse']:,} worse, where chance alone would make about {by_chance:,.0f} look worse."
+        ),
         tiles=tiles,
         worse=_worse_table(comparison.rows),
     )
@@ -247,15 +253,6 @@ def _tally(tiles: Sequence[Tile]) -> str:
     good = sum(tile.tone == "good" for tile in tiles)
     worse = f" Worse: {'; '.join(bad)}." if bad else ""
     return f"Of {len(tiles)} figures of the whole {good} are significantly better, {len(bad)} worse.{worse}"
-
-
-def _slice_tally(comparison: Comparison) -> str:
-    counts = Counter(row.verdict for row in comparison.rows if row.slice != ALL)
-    total = counts.total()
-    return (
-        f"Of {total:,} metrics of slices {counts['better']:,} are significantly better and {counts['worse']:,} worse, "
-        f"where chance alone would make about {round(total * _ONE_SIDE):,} look worse."
-    )
 
 
 def _first_of(tones: Sequence[Tone], tiles: Sequence[Tile]) -> Tone:

@@ -262,6 +262,18 @@ def test_a_comparison_leads_with_what_got_worse(report: Report) -> None:
     assert verdict.worse.rows[0][2].classes == "bad"
 
 
+def test_a_better_whole_is_not_good_while_slices_get_worse(report: Report) -> None:
+    tones = []
+    for every in (40, 10):
+        rows = [
+            msgspec.structs.replace(row, verdict="worse" if row.slice != "all" and number % every == 0 else "better")
+            for number, row in enumerate(report.comparisons[0].rows)
+        ]
+        changed = msgspec.structs.replace(report.comparisons[0], rows=rows, recall=[])
+        tones.append(judge_comparison(changed, "B", "A").tone)
+    assert tones == ["good", "unclear"]
+
+
 def test_students_side_by_side_are_told_apart(report: Report, make_report: ModuleType) -> None:
     group = report_groups(report)[0]
     assert [one.name for one in group.students] == ["student A", "student B"]
