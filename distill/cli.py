@@ -5,6 +5,7 @@ import typer
 from contracts.apart import ApartCommand
 from distill.cli_evaluate import evaluate
 from distill.cli_publish import publish
+from distill.cli_skew import skew
 from distill.cli_train import train
 
 app = typer.Typer(
@@ -15,3 +16,4 @@ app = typer.Typer(
 app.command(cls=ApartCommand)(train)
 app.command(cls=ApartCommand)(evaluate)
 app.command(cls=ApartCommand)(publish)
+app.command(cls=ApartCommand)(skew)

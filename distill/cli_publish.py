@@ -62,7 +62,7 @@ def publish(
 
     trained, log = load_run(run), LogPaths.under(logs, candidates)
     serving = serving_in(context, store)
-    gate = _gate(against, serving(trained.summary.scenario) if against is None else None, limits, override)
+    gate = make_gate(against, serving(trained.summary.scenario) if against is None else None, limits, override)
     bundle = publish_student(trained, log, out, start=start, end=end, threads=threads, gate=gate)
     record = msgspec.json.decode(bundle.file(GATE_FILE).read_bytes(), type=GateRecord)
     if json:
@@ -77,7 +77,7 @@ def publish(
     print(f"sealed {bundle.manifest.version} at {out}")
 
 
-def _gate(option: str | None, serving: Path | None, limits: Path | None, override: str | None) -> "Gate":
+def make_gate(option: str | None, serving: Path | None, limits: Path | None, override: str | None) -> "Gate":
     """What the student is held against.
 
     Args:

@@ -20,14 +20,11 @@ from contracts.errors import AdsieveError
 from distill.compare import Comparison, RecallDifference, SliceDifference
 from distill.evaluate import Assessment
 from distill.gate_limits import Limits
-from distill.gate_record import Failure, GateRecord, Override
+from distill.gate_record import POOLS, Failure, GateRecord, Override
 from distill.measures import SliceMetrics
 from distill.recall import STUDENT
 from distill.slices import ALL
 from modeling.log_requests import utc_microseconds
-
-POOLS = "whole pools"
-"""Stands for the stage where recall is judged."""
 
 _SLICE_METRICS = ("kl", "auc", "gauc", "calibration")
 _LEVEL = 0.95

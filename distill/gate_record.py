@@ -6,6 +6,9 @@ from distill.gate_limits import Limits
 from distill.slices import ALL
 
 GATE_FILE = "gate.json"
+POOLS = "whole pools"
+"""Stands for the stage where recall is judged."""
+
 _EXCESS = {"kl": "a relative rise of", "calibration": "off by a factor of 1 plus"}
 
 
