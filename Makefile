@@ -8,13 +8,14 @@ PYTEST := $(BIN)/python -m pytest
 # Two workers of one thread each use two cores without fighting over them.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test check bench test-slow test-gpu bench-gpu clean
+.PHONY: help demo test check bench test-slow test-apt test-gpu bench-gpu clean
 
 help:
 	@echo "make demo       simulate, train, distil, index, serve, rank, report (about 2 minutes on 2 cores, once installed)"
 	@echo "make test       the test suite"
 	@echo "make check      format, lint, types, import layers"
 	@echo "make test-slow  long kill, fuzz and quality runs"
+	@echo "make test-apt   the report page in a headless Chromium (apt-get install chromium); skipped without one"
 	@echo "make bench      the benchmarks, each with its targets checked"
 	@echo "make test-gpu   tests that need a CUDA device        make bench-gpu  benchmarks that need one"
 	@echo "make clean      remove what the other targets made"
@@ -34,6 +35,9 @@ check: $(VENV)/.dev
 test-slow: $(VENV)/.dev
 	$(PYTEST) -m slow --timeout 3600
 
+test-apt: $(VENV)/.dev
+	$(PYTEST) -m apt
+
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.simulate --check
 	$(BIN)/python -m benchmarks.heavy_serving --check
@@ -42,11 +46,14 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.heavy_simulated --check
 	$(BIN)/python -m benchmarks.heavy_warmstart
 	$(BIN)/python -m benchmarks.heavy_alignment
+	$(BIN)/python -m benchmarks.distill_training --check
+	$(BIN)/python -m benchmarks.distill_quality --check
 ifdef ADSIEVE_KUAIRAND
 	$(BIN)/python -m benchmarks.real_log "$(ADSIEVE_KUAIRAND)" --check
 	$(BIN)/python -m benchmarks.heavy_real_log "$(ADSIEVE_KUAIRAND)" --check
+	$(BIN)/python -m benchmarks.distill_real_log "$(ADSIEVE_KUAIRAND)" --check
 else
-	@echo "benchmarks.real_log and heavy_real_log: skipped, ADSIEVE_KUAIRAND is not set"
+	@echo "benchmarks.real_log, heavy_real_log and distill_real_log: skipped, ADSIEVE_KUAIRAND is not set"
 endif
 
 test-gpu: $(VENV)/.dev
