@@ -45,7 +45,7 @@ def test_train_publish_and_evaluate_in_turn(
 
     published = _invoke("publish", *logs, *period, "--run", tmp_path / "run", "--out", tmp_path / "bundle")
     assert published.exit_code == 0, published.output
-    assert published.stdout.startswith("sealed two_tower-standard-")
+    assert "sealed two_tower-standard-" in published.stdout
 
     window = ("--from", "2026-03-03", "--slice", "country", "--pool-size", 60, "--threads", 1)
     evaluated = _invoke("evaluate", *logs, *window, "--bundle", tmp_path / "bundle", "--out", tmp_path / "report")
@@ -90,7 +90,9 @@ def test_several_bundles_and_logs_are_judged_side_by_side(bundle: Bundle, log_di
 def test_a_bundle_of_another_kind_is_refused(bundle: Bundle, log_directory: Path, tmp_path: Path) -> None:
     manifest = json.loads((bundle.path / "manifest.json").read_text())
     assert manifest["kind"] == "two_tower"
-    failed = _invoke("evaluate", "--logs", log_directory, "--bundle", tmp_path, "--out", tmp_path / "report")
+    failed = _invoke(
+        "evaluate", "--logs", log_directory, "--bundle", tmp_path, "--out", log_directory.parent / "report"
+    )
     assert f"{tmp_path}: unfinished" in str(failed.exception)
 
 
@@ -129,18 +131,21 @@ def test_options_change_single_values() -> None:
 
 
 def test_an_impossible_option_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"options: validation_share: expected float < 1.0, got 1.5"):
+    with pytest.raises(ConfigError, match=r"options: validation_share: expected a number .*below 1, got 1.5"):
         choose_config("standard", None, ("standard",), {"validation_share": 1.5})
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"learning_rate": float("nan")}, "options: learning_rate: expected float > 0.0, got NaN"),
-        ({"table_learning_rate": -1.0}, "options: table_learning_rate: expected float > 0.0, got -1.0"),
-        ({"head_weights": {"click": float("inf")}}, r"options: head_weights.click: expected float <= .*got Infinity"),
-        ({"pairs_per_batch": 0}, "options: pairs_per_batch: expected int >= 1, got 0"),
-        ({"seed": -5}, "options: seed: expected int >= 0, got -5"),
+        ({"learning_rate": float("nan")}, "options: learning_rate: expected a number above 0 .*got NaN"),
+        ({"table_learning_rate": -1.0}, "options: table_learning_rate: expected a number above 0 .*got -1.0"),
+        (
+            {"head_weights": {"click": float("inf")}},
+            r"options: head_weights.click: expected .*got Infinity",
+        ),
+        ({"pairs_per_batch": 0}, "options: pairs_per_batch: expected .*got 0"),
+        ({"seed": -5}, "options: seed: expected .*got -5"),
         ({"seed": 2**70}, "options: seed: "),
     ],
 )
