@@ -10,22 +10,22 @@ from towers.config import TwoTowerConfig
 
 def standard() -> DistillConfig:
     """For standard ads."""
-    return _distillation(towers.standard())
+    return _distillation(towers.standard(), learning_rate=8e-3)
 
 
 def shopping() -> DistillConfig:
     """For shopping ads."""
-    return _distillation(towers.shopping())
+    return _distillation(towers.shopping(), learning_rate=8e-3)
 
 
 def plain_mlp() -> DistillConfig:
     """The conventional two-tower of one scenario, to compare with."""
-    return _distillation(towers.plain_mlp())
+    return _distillation(towers.plain_mlp(), learning_rate=6e-3)
 
 
 def multi_domain() -> DistillConfig:
     """One two-tower for the scenarios standard and shopping together, to compare with."""
-    return _distillation(towers.multi_domain())
+    return _distillation(towers.multi_domain(), learning_rate=4e-3)
 
 
 PRESETS: dict[str, Callable[[], DistillConfig]] = {
@@ -36,14 +36,18 @@ PRESETS: dict[str, Callable[[], DistillConfig]] = {
 }
 
 
-def _distillation(config: TwoTowerConfig) -> DistillConfig:
+def _distillation(config: TwoTowerConfig, *, learning_rate: float) -> DistillConfig:
+    """Small batches for nine passes: a few days of log make few steps, and students were still improving at the end.
+
+    Rates were chosen by the KL on the last tenth of the training pairs (docs/results/distill-quality.md).
+    """
     return DistillConfig(
         towers=config,
         loop=LoopConfig(
-            epochs=12, learning_rate=4e-3, weight_decay=1e-5, warmup_share=0.05, precision="auto", patience=3
+            epochs=9, learning_rate=learning_rate, weight_decay=1e-5, warmup_share=0.05, precision="auto", patience=3
         ),
         table_learning_rate=0.15,
-        pairs_per_batch=4_096,
+        pairs_per_batch=2_048,
         validation_share=0.1,
         seed=0,
     )
