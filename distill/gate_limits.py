@@ -45,7 +45,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     recall_fall: Share | None = 0.01
     survivors: Annotated[int, Meta(ge=1)] = 100
     max_kl: Excess | None = None
-    max_normalised_entropy: Excess | None = 1.0
+    max_normalised_entropy: Excess | None = 1.05
     min_auc: Share | None = 0.5
     max_calibration_off: Excess | None = 0.5
     min_recall: Share | None = 0.5
