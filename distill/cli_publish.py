@@ -21,6 +21,9 @@ def publish(
     logs: Logs,
     run: Annotated[Path, typer.Option(help="Finished run directory.")],
     out: Annotated[Path, typer.Option(help="Bundle to create; it appears whole or not at all.")],
+    scenario: Annotated[
+        str | None, typer.Option(help="Of a student of several scenarios, the one that the bundle serves.")
+    ] = None,
     candidates: Candidates = None,
     start: From = None,
     end: Until = None,
@@ -57,10 +60,11 @@ def publish(
 
     from contracts.records import LogPaths
     from distill.gate_record import GATE_FILE, GateRecord
+    from distill.one_scenario import of_scenario
     from distill.publish import publish_student
     from distill.run import load_run
 
-    trained, log = load_run(run), LogPaths.under(logs, candidates)
+    trained, log = of_scenario(load_run(run), scenario), LogPaths.under(logs, candidates)
     serving = serving_in(context, store)
     gate = make_gate(against, serving(trained.summary.scenario) if against is None else None, limits, override)
     bundle = publish_student(trained, log, out, start=start, end=end, threads=threads, gate=gate)

@@ -31,4 +31,5 @@ def of_scenario(run: Run, scenario: str | None = None) -> Run:
         msgspec.structs.replace(run.config, towers=fold_config(run.config.towers)),
         fold_domain(run.model, scenarios.index(chosen)),
         msgspec.structs.replace(run.summary, scenario=chosen, scenarios=()),
+        folded=True,
     )

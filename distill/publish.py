@@ -48,7 +48,7 @@ def publish_student(
     """Seal a bundle at ``out``: it appears whole, checked and evaluated, or not at all.
 
     Args:
-        run: A finished run.
+        run: A finished run of one scenario; :func:`distill.one_scenario.of_scenario` makes one of a run of several.
         log: Teacher-scored, of the run's teacher. Requests, parity rows, feature profile and slices come from it.
         out: Directory to create.
         start: Only requests not before this time.
@@ -90,7 +90,7 @@ def publish_student(
 def _fill(run: Run, examples: Examples, directory: Path, threads: int, gate: Gate | None, period: _Period) -> None:
     """Write everything, with the parity check between the graphs and what is measured through them."""
     export_two_tower(run.model, directory, parity_rows(examples))
-    write_states(run.path, directory)
+    write_states(run.path, directory, dense=not run.folded)
     tensors = read_tensors(directory / WEIGHTS_FILE)
     query_engine, pin_engine = (OnnxRuntimeEngine(directory / name, threads=threads) for name in GRAPHS["two_tower"])
     serving = TwoTowerServing(run.schema, tensors, query_engine=query_engine, pin_engine=pin_engine)

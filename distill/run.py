@@ -46,13 +46,20 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run, its model in evaluation mode."""
+    """A finished run, its model in evaluation mode.
+
+    Args:
+        path: Of its directory.
+        schema, config, model, summary: Of the student.
+        folded: Whether it is one scenario's view of a run of several: the dense parameters are not those on disk then.
+    """
 
     path: Path
     schema: FeatureSchema
     config: DistillConfig
     model: TwoTower
     summary: RunSummary
+    folded: bool = False
 
 
 def build_student(schema: FeatureSchema, config: DistillConfig) -> TwoTower:

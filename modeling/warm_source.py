@@ -99,15 +99,20 @@ def read_source(
     return WarmSource(str(path), bundle.manifest.version, bundle.schema, config, model, states)
 
 
-def write_states(run: Path, directory: Path) -> None:
+def write_states(run: Path, directory: Path, *, dense: bool = True) -> None:
     """Write the states of a finished run's optimisers into a bundle that is being sealed; nothing where it has none.
 
     Without them the sums of squares of its tables begin at zero, and the first step of each row, as long as the row,
     would undo what was carried over.
+
+    Args:
+        run: Directory of the run.
+        directory: Of the bundle.
+        dense: Also the states of dense parameters; not where the bundle's are others than the run's.
     """
     states = optimizer_states(run)
     tensors = {f"{_TABLES}{table}": sums for table, sums in states.adagrad.items()}
-    for name, parts in states.adam.items():
+    for name, parts in (states.adam if dense else {}).items():
         tensors |= {f"{_DENSE}{name}.{part}": values for part, values in parts.items()}
     if tensors:
         save_file(tensors, directory / STATES_FILE)

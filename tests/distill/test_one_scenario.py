@@ -10,10 +10,13 @@ import torch
 from contracts.errors import InputError
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
+from contracts.tensors import read_tensors
 from distill.config import DistillConfig
 from distill.one_scenario import of_scenario
+from distill.publish import publish_student
 from distill.run import Run, build_student
 from distill.train import forward, train_student
+from distill.warmstart import open_source
 from modeling.batches import gather
 from modeling.examples import Examples
 from modeling.weights import load_weights, model_weights
@@ -61,3 +64,16 @@ def test_a_scenario_has_to_be_named_and_known(joint: Run, run: Run) -> None:
         of_scenario(joint, "video")
     with pytest.raises(InputError, match="scenario: expected shopping, of .*, got 'standard'"):
         of_scenario(run, "standard")
+
+
+def test_a_bundle_of_one_scenario_is_an_ordinary_student(joint: Run, log: LogPaths, tmp_path: Path) -> None:
+    alone = of_scenario(joint, "shopping")
+    bundle = publish_student(alone, log, tmp_path / "bundle")
+    assert bundle.manifest.scenario == "shopping"
+    states = read_tensors(bundle.file("optimizer.safetensors"))
+    assert states
+    assert all(name.startswith("tables.") for name in states)
+    source = open_source(tmp_path / "bundle")
+    assert source.config.towers.domains == ()
+    for name, value in model_weights(source.model).items():
+        torch.testing.assert_close(value, model_weights(alone.model)[name], rtol=0, atol=0)
