@@ -91,7 +91,7 @@ def _kuairand_plan(run: _Steps, source: Path, log: Path) -> _Plan:
         heavy_schema="kuairand_heavy",
         schemas={"standard": "kuairand_towers"},
         heavy_options=("--validation-share", "0", "--epochs", "1", "--batch-size", "512", "--learning-rate", "0.002"),
-        distill_options=("--epochs", "3"),
+        distill_options=("--epochs", "1"),
     )
 
 

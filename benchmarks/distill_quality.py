@@ -49,7 +49,7 @@ LEAST_REDUCTION = 0.10
 MOST_OF_THE_TIME = 0.5
 PAIRS_AT_ONCE = 8_192
 REAL = "real log"
-REAL_CHANGES = {"epochs": 3}
+REAL_CHANGES = {"epochs": 1}
 """Of the loop, as `adsieve demo` distils on the real log."""
 
 Found = dict[tuple[str, str, str], list[RequestSums]]
