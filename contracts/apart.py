@@ -9,8 +9,8 @@ from typer.core import TyperCommand
 from contracts.errors import InputError
 
 OUT = "out"
-DATASETS = frozenset({"ads", "candidates"})
-"""Parameters that may be globs."""
+PATHS_AS_TEXT = frozenset({"ads", "candidates", "against", "warm_start"})
+"""Parameters that may be globs, or words beside paths."""
 
 
 class ApartCommand(TyperCommand):
@@ -32,7 +32,9 @@ class ApartCommand(TyperCommand):
         for parameter in self.params:
             given = ctx.params.get(parameter.name or "")
             for value in given if isinstance(given, list | tuple) else [given]:  # a list where it may be repeated
-                if parameter.name == OUT or not (isinstance(value, Path) or (value and parameter.name in DATASETS)):
+                if parameter.name == OUT or not (
+                    isinstance(value, Path) or (value and parameter.name in PATHS_AS_TEXT)
+                ):
                     continue
                 directory = _fixed_part(Path(value))
                 if directory.is_dir():

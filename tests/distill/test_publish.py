@@ -74,6 +74,7 @@ def test_a_bundle_holds_what_readers_need(bundle: Bundle, run: Run) -> None:
         "requests.jsonl",
         "profile.json",
         "slices.parquet",
+        "optimizer.safetensors",
     }
 
 

@@ -20,11 +20,13 @@ COMMANDS = {
     "heavy export": (LOGS, "--run"),
     "heavy score": (LOGS, "--bundle", "--series"),
     "heavy scale": (LOGS,),
-    "distill train": (LOGS, "--candidates"),
+    "distill train": (LOGS, "--candidates", "--warm-start"),
     "distill evaluate": (LOGS, "--candidates", "--bundle"),
-    "distill publish": (LOGS, "--candidates", "--run"),
+    "distill publish": (LOGS, "--candidates", "--run", "--against"),
+    "distill skew": (LOGS, "--candidates", "--query", "--pins"),
     "index build": ("--ads", "--two-tower", "--heavy"),
 }
+OPTIONAL = ("--bundle", "--series", "--warm-start", "--against")
 OTHERS = {
     "heavy train": ("--schema", "s.yaml"),
     "heavy scale": ("--schema", "s.yaml", "--until", "2026-01-01"),
@@ -75,8 +77,8 @@ def test_out_is_apart_from_what_is_read(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "work" / "read").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "work" / "read")
-    values = {name: "absent" for name in COMMANDS[command] if name not in ("--bundle", "--series", "--warm-start")}
-    for name in ("--two-tower", "--heavy", "--bundle"):
+    values = {name: "absent" for name in COMMANDS[command] if name not in OPTIONAL}
+    for name in ("--two-tower", "--heavy", "--bundle", "--query", "--pins"):
         if name in values or (name == "--bundle" and command == "distill evaluate"):
             (tmp_path / name.strip("-")).mkdir()
             values[name] = name.strip("-")

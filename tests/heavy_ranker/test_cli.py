@@ -57,7 +57,9 @@ def test_score_with_a_sealed_bundle(invoke, bundle, log_directory, tmp_path):
 
 @pytest.mark.parametrize("teachers", [0, 2])
 def test_score_wants_one_teacher(invoke, log_directory, tmp_path, teachers):
-    options = [("--bundle", tmp_path), ("--series", tmp_path)][:teachers]
+    for name in ("bundle", "series"):
+        (tmp_path / name).mkdir()
+    options = [("--bundle", tmp_path / "bundle"), ("--series", tmp_path / "series")][:teachers]
     result = invoke(
         "score", "--logs", log_directory, "--out", tmp_path / "out", *(word for pair in options for word in pair)
     )

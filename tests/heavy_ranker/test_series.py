@@ -220,7 +220,14 @@ def test_the_command_trains_and_scores_with_a_series(invoke, daily, schema, log,
 
 @pytest.mark.parametrize("words", [("--series", "weekly"), ("--series", "folds:1"), ("--series", "folds:")])
 def test_a_series_that_is_neither_is_refused(invoke, log, tmp_path, words):
-    logs = ("--logs", log.requests.removesuffix("/requests"), "--schema", tmp_path, "--out", tmp_path)
+    logs = (
+        "--logs",
+        log.requests.removesuffix("/requests"),
+        "--schema",
+        tmp_path / "schema.yaml",
+        "--out",
+        tmp_path / "out",
+    )
     result = invoke("train", *logs, *words)
     assert result.exit_code == 2
     assert "expected daily or folds:K" in result.stderr
