@@ -60,13 +60,16 @@ def objective(schema: FeatureSchema, config: DistillConfig, device: torch.device
     """The objective of a configuration.
 
     Raises:
-        ConfigError: A head weight names no task of the schema.
+        ConfigError: A head weight names no task of the schema, or every task weighs 0.
     """
     unknown = sorted(set(config.head_weights) - set(schema.tasks))
     if unknown:
         raise ConfigError(f"head_weights: expected some of {', '.join(schema.tasks)}, got {unknown[0]!r}")
+    weights = [config.head_weights.get(task, 1.0) for task in schema.tasks]
+    if not any(weights):
+        raise ConfigError(f"head_weights: expected at least one of {', '.join(schema.tasks)} above 0, got 0 for all")
     return Objective(
-        torch.tensor([config.head_weights.get(task, 1.0) for task in schema.tasks], device=device),
+        torch.tensor(weights, device=device),
         label_weight=config.label_weight,
         listwise_weight=config.listwise_weight,
         listwise_temperature=config.listwise_temperature,

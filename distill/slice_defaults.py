@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from contracts.errors import InputError
 from contracts.parquet import readable
 from contracts.records import REQUIRED_COLUMNS, TEACHER_SEEN_UNTIL, dataset_files, read_table, utc_micros
-from distill.slices import SliceColumn, by_value, log_column, raw_column
+from distill.slices import ALL, SliceColumn, by_value, log_column, raw_column
 from modeling.examples import Examples
 
 SURFACE_COLUMNS = ("surface", "tab", "placement")
@@ -50,12 +50,13 @@ def slice_columns(
 
     Args:
         examples: The pairs.
-        names: Columns of ``requests/``, ``ads/`` or ``candidates/``, looked for in this order.
+        names: Columns of ``requests/``, ``ads/`` or ``candidates/``, looked for in this order. What the report cuts by
+            anyway stays as it is.
         teacher_seen_until: Microseconds UTC, the latest request that the teacher has trained on; None leaves it open.
         student_seen_until: The same of the student.
 
     Raises:
-        InputError: A column asked for exists nowhere, or holds lists.
+        InputError: A column asked for exists nowhere, holds lists or bytes, or is named ``all``.
     """
     found = {
         "hour": _hour(examples),
@@ -67,15 +68,17 @@ def slice_columns(
             for name in _present(examples, columns)
         },
     }
+    if ALL in names:
+        raise InputError(f"slice {ALL}: is what the report calls a stage as a whole; rename the column")
     known = {TEACHER_DAYS: teacher_seen_until, STUDENT_DAYS: student_seen_until}
-    return {
+    always = {
         "scenario": _scenario(examples),
         "objective": _objective(examples),
         "day": _day(examples),
         **{name: column for name, column in found.items() if column is not None and _divides(column)},
         **{name: _seen(examples, until) for name, until in known.items() if until is not None},
-        **{name: asked_column(examples, name) for name in names},
     }
+    return always | {name: asked_column(examples, name) for name in names if name not in always}
 
 
 def teacher_seen_until(candidates: str) -> int | None:

@@ -24,6 +24,7 @@ MAX_VALUES = 20
 """Values of a column that get a slice each; the rest share one."""
 
 _QUARTERS = (0.25, 0.5, 0.75)
+_DIGITS = 18
 
 
 @dataclass(frozen=True)
@@ -62,18 +63,18 @@ def by_value(texts: pa.Array | pa.ChunkedArray, *, limit: int | None = MAX_VALUE
 
 
 def _natural(text: str) -> tuple[bool, int, str]:
-    """Sorts whole numbers by value and before other texts."""
-    number = text.isascii() and text.removeprefix("-").isdigit()
+    """Sorts whole numbers of at most 18 digits by value and before other texts."""
+    number = text.isascii() and text.removeprefix("-").isdigit() and len(text) <= _DIGITS
     return not number, int(text) if number else 0, text
 
 
 def by_band(numbers: np.ndarray) -> SliceColumn:
-    """Four bands of equal size; fewer where many numbers are equal. NaN is ``missing``.
+    """Four bands of equal size; fewer where many numbers are equal. What is not finite is ``missing``.
 
     Args:
         numbers: float [B].
     """
-    present = ~np.isnan(numbers)
+    present = np.isfinite(numbers)
     if not present.any():
         return SliceColumn(np.zeros(len(numbers), np.int64), (MISSING,))
     edges = np.unique(np.quantile(numbers[present], (0.0, *_QUARTERS, 1.0)))
@@ -110,4 +111,7 @@ def _by_kind(column: pa.ChunkedArray, name: str) -> SliceColumn:
         raise InputError(f"slice {name}: has type {column.type}, expected one value a row")
     if pt.is_floating(column.type):
         return by_band(column.cast(pa.float64()).fill_null(np.nan).to_numpy())
-    return by_value(column.cast(pa.string()) if not pt.is_dictionary(column.type) else column)
+    try:
+        return by_value(column.cast(pa.string()) if not pt.is_dictionary(column.type) else column)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise InputError(f"slice {name}: has type {column.type}, expected text or numbers ({error})") from error

@@ -121,6 +121,12 @@ def test_a_head_that_no_task_has_is_refused(schema: FeatureSchema, config: Disti
         objective(schema, msgspec.structs.replace(config, head_weights={"clik": 1.0}))
 
 
+def test_weights_that_train_nothing_are_refused(schema: FeatureSchema, config: DistillConfig) -> None:
+    nothing = msgspec.structs.replace(config, head_weights={"click": 0.0, "conversion": 0.0})
+    with pytest.raises(ConfigError, match="head_weights: expected at least one of click, conversion above 0"):
+        objective(schema, nothing)
+
+
 def test_labels_that_no_winner_has_cannot_count(examples: Examples, config: DistillConfig) -> None:
     losers = examples.select(np.flatnonzero(np.asarray(examples.stage) < 2))
     assert len(weighted(losers, config)) == len(losers)

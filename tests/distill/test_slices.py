@@ -7,11 +7,12 @@ import pyarrow as pa
 import pytest
 from sklearn import metrics as sklearn_metrics
 
+from contracts.errors import InputError
 from contracts.probability import sigmoid
 from distill.measures import SliceMetrics, measure_slices
 from distill.scoring import ScoredPairs
 from distill.slice_defaults import slice_columns
-from distill.slices import SliceColumn, by_band, by_value
+from distill.slices import SliceColumn, by_band, by_value, log_column
 from modeling.examples import Examples
 
 
@@ -188,3 +189,30 @@ def test_bands_of_a_constant_and_of_nothing(numbers: list[float], values: tuple[
     column = by_band(np.array(numbers))
     assert column.values == values
     assert set(column.codes) == {0}
+
+
+def test_numbers_that_are_not_finite_are_apart() -> None:
+    column = by_band(np.array([1.5, np.inf, 2.5, -np.inf, 3.5, 4.5, np.nan]))
+    assert [column.values[code] for code in column.codes[[1, 3, 6]]] == ["missing"] * 3
+    assert column.values[:-1] == ("1.5 to 2.25", "2.25 to 3", "3 to 3.75", "3.75 to 4.5")
+
+
+def test_a_very_long_number_is_a_text() -> None:
+    assert by_value(pa.array(["9" * 5000, "12", "3"])).values == ("3", "12", "9" * 5000)
+
+
+def test_a_column_of_bytes_that_are_no_text_is_named(examples: Examples, monkeypatch: pytest.MonkeyPatch) -> None:
+    column = pa.chunked_array([pa.array([b"\xff\xfe"] * len(examples.request_ids))])
+    monkeypatch.setattr("distill.slices.raw_column", lambda *_: (column, np.asarray(examples.request_row)))
+    with pytest.raises(InputError, match="slice blob: has type binary, expected text or numbers"):
+        log_column(examples, "blob")
+
+
+def test_a_column_named_like_a_whole_stage_is_refused(examples: Examples) -> None:
+    with pytest.raises(InputError, match="slice all: is what the report calls a stage as a whole"):
+        slice_columns(examples, ["all"])
+
+
+def test_a_column_that_the_report_cuts_by_anyway_stays_as_it_is(examples: Examples) -> None:
+    days = slice_columns(examples)["day"]
+    assert slice_columns(examples, ["day"])["day"].values == days.values
