@@ -54,7 +54,8 @@ def publish(
     """Seal a bundle: graphs checked against the model, weights, saved requests, feature profile and slices.
 
     A student whose slices fall below the limits beside the one that serves is refused, with exit code 1, and every such
-    slice is named. Judge it on days that it has not learned from, where there are some: --from and --until choose them.
+    slice is named; so is one whose requests are too few to judge anything. Judge it on days that it has not learned
+    from, where there are some: --from and --until choose them.
     """
     import msgspec
 

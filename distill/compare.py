@@ -6,7 +6,7 @@ paired: what is hard for both does not widen them.
 Shapes: B replicates, M metrics, P pools.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -27,6 +27,9 @@ one in forty is called worse by chance: among many slices look at how much worse
 """
 
 _VERDICTS: tuple[Verdict, ...] = ("worse", "unclear", "better")
+_ROUNDING = 1e-12
+"""Differences as small are of the order of additions, not of students."""
+
 _HIGHER_IS_BETTER = frozenset({"auc", "gauc", "recall"})
 _POOL_METRICS = ("recall", "utility_lost", "regret")
 
@@ -94,7 +97,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         bundle: The later student's version.
         against: The earlier student's version.
         rows: Differences, worst first: those with the verdict ``worse`` lead, then the unclear ones, then the better
-            ones, each by ``worsening``.
+            ones, each by ``worsening``. A slice that holds exactly the pairs of its whole stage or of an earlier slice
+            is left out.
         recall: Differences of the curves of the student, by order, metric and survivors; empty without whole pools.
     """
 
@@ -124,12 +128,8 @@ def compare(before: "Assessment", after: "Assessment") -> Comparison:
                 "both must be judged on the same pairs"
             )
     students = {_key(one): one for one in before.measured if one.metrics.model == "student"}
-    rows = [
-        row
-        for one in after.measured
-        if one.metrics.model == "student" and _key(one) in students
-        for row in _differences(students[_key(one)], one)
-    ]
+    shared = _distinct(one for one in after.measured if one.metrics.model == "student" and _key(one) in students)
+    rows = [row for one in shared for row in _differences(students[_key(one)], one)]
     return Comparison(
         scenario=second.scenario,
         log=second.log,
@@ -144,6 +144,17 @@ def _key(one: Measured) -> tuple[str | int, ...]:
     """What names a slice; its rows too, since days that trained one student may be unseen by the other."""
     found = one.metrics
     return found.stage, found.slice, found.value, found.head, found.against, found.rows
+
+
+def _distinct(measured: Iterable[Measured]) -> Iterator[Measured]:
+    """Each set of pairs once, under the first of its names: else one finding would count several times."""
+    seen = set()
+    for one in measured:
+        found = one.metrics
+        held = found.stage, found.head, found.against, found.rows, one.mark
+        if held not in seen:
+            seen.add(held)
+            yield one
 
 
 def _differences(before: Measured, after: Measured) -> Iterator[SliceDifference]:
@@ -197,7 +208,7 @@ def _worsening(metric: str, before: float, difference: float) -> float:
 
 
 def _verdict(metric: str, low: float, high: float) -> Verdict:
-    if not (low > 0 or high < 0):
+    if not (low > _ROUNDING or high < -_ROUNDING):
         return "unclear"
     return "better" if (low > 0) == (metric in _HIGHER_IS_BETTER) else "worse"
 

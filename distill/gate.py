@@ -3,7 +3,7 @@
 A comparison refuses where a figure got worse by more than its limit and the paired bootstrap interval of the difference
 over requests leaves no doubt that it got worse. Hundreds of figures are judged at once, so each interval is widened to
 the confidence that holds for all of them together (Bonferroni): an equally good student is not refused by chance.
-A floor refuses where the whole 95 % interval of a figure lies beyond it.
+A floor refuses where the whole 95 % interval of a figure lies beyond it. A log too small for any of them refuses too.
 """
 
 from collections.abc import Iterator
@@ -21,6 +21,7 @@ from distill.compare import Comparison, RecallDifference, SliceDifference
 from distill.evaluate import Assessment
 from distill.gate_limits import Limits
 from distill.gate_record import POOLS, Failure, GateRecord, Override
+from distill.gate_skipped import cuts, skipped, too_little
 from distill.measures import SliceMetrics
 from distill.recall import STUDENT
 from distill.slices import ALL
@@ -62,7 +63,7 @@ def judge(
         event_time: int64 [R] microseconds UTC, of the requests judged.
 
     Raises:
-        LaunchRefused: It fails, and no override says otherwise.
+        LaunchRefused: It fails, or nothing could be judged, and no override says otherwise.
     """
     limits, evaluation = gate.limits, assessment.evaluation
     _require_numbers(assessment)
@@ -74,7 +75,7 @@ def judge(
         failures += _changes(limits, changes, pools)
     until = utc_microseconds(datetime.fromisoformat(trained_until))
     record = GateRecord(
-        passed=not failures,
+        passed=not failures and len(floors) + figures > 0,
         against=gate.against.manifest.version if gate.against is not None else None,
         against_teacher=gate.against.manifest.teacher_version if gate.against is not None else None,
         teacher_version=evaluation.teacher_version,
@@ -88,11 +89,14 @@ def judge(
         figures=figures,
         limits=limits,
         failures=failures,
+        skipped=list(skipped(limits, evaluation, comparison)),
     )
     if record.passed:
         return record
     if gate.override is None:
-        text = "\n".join([f"refused, {len(failures):,} figures are beyond the limits", *record.lines()])
+        little = too_little(limits, evaluation.requests, evaluation.pairs)
+        reason = f"{len(failures):,} figures are beyond the limits" if failures else little
+        text = "\n".join([f"refused, {reason}", *record.lines()])
         raise LaunchRefused(f'{text}\nnothing was sealed; --override "REASON" seals it all the same, on record')
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return msgspec.structs.replace(record, override=Override(reason=gate.override, time=now))
@@ -116,7 +120,7 @@ def _floors(limits: Limits, assessment: Assessment) -> Iterator[tuple[bool, Fail
         if counts and (row.slice, row.model, row.against) == (ALL, "student", "teacher"):
             yield from _slice_floors(limits, row)
     recall = assessment.evaluation.recall
-    if recall is None or recall.requests < limits.min_requests or limits.survivors not in recall.survivors:
+    if recall is None or not cuts(limits, recall):
         return
     place = recall.survivors.index(limits.survivors)
     for curve in recall.curves:
@@ -173,13 +177,10 @@ def _judged(
         and np.isfinite([row.low, row.high]).all()
     ]
     recall = assessment.evaluation.recall
-    requests = 0 if recall is None else recall.requests
-    pools = [
-        (row, requests)
-        for row in comparison.recall
-        if (row.metric, row.survivors) == ("recall", limits.survivors) and requests >= limits.min_requests
-    ]
-    return rows, pools
+    if recall is None or not cuts(limits, recall):
+        return rows, []
+    found = [row for row in comparison.recall if (row.metric, row.survivors) == ("recall", limits.survivors)]
+    return rows, [(row, recall.requests) for row in found]
 
 
 def _changes(

@@ -75,7 +75,7 @@ class GateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What ``gate.json`` of a bundle holds.
 
     Args:
-        passed: Whether nothing failed.
+        passed: Whether something was judged and nothing failed.
         against: Version of the bundle that it was compared with; None where it was judged by floors alone.
         against_teacher: Teacher version that this bundle was distilled from.
         teacher_version: Whose scores both were judged by.
@@ -87,7 +87,8 @@ class GateRecord(msgspec.Struct, frozen=True, kw_only=True):
         figures: How many differences from the other bundle were judged.
         limits: Applied.
         failures: What is beyond them, floors first.
-        override: None where nothing failed.
+        skipped: What the log was too small to judge, and why.
+        override: None where the student passed.
     """
 
     passed: bool
@@ -104,19 +105,23 @@ class GateRecord(msgspec.Struct, frozen=True, kw_only=True):
     figures: int
     limits: Limits
     failures: list[Failure]
+    skipped: list[str] = []
     override: Override | None = None
 
     def lines(self) -> list[str]:
-        """For people: what was judged, and every failure."""
+        """For people: what was judged and what was not, and every failure."""
         basis = f"{self.requests:,} requests, {self.unseen_requests:,} of them later than what this student trained on"
+        held = f"held to {self.floors:,} minimum limits"
         if self.against is None:
-            head = [f"launch gate: {self.floors:,} floors alone on {basis}"]
+            found = [f"launch gate: no serving student: {held}, on {basis}"]
         else:
-            head = [
-                f"launch gate: {self.floors:,} floors and {self.figures:,} figures beside {self.against} on {basis}"
-            ]
+            found = [f"launch gate: {held} and to {self.figures:,} figures of {self.against}, on {basis}"]
             if self.against_teacher != self.teacher_version:
-                head.append(
+                found.append(
                     f"  {self.against} learned from {self.against_teacher}; both are judged by {self.teacher_version}"
                 )
-        return head + [f"  {failure.line()}" for failure in self.failures]
+        if self.skipped:
+            found.append(f"  not judged: {', '.join(self.skipped)}")
+        if not self.unseen_requests:
+            found.append("  warning: all of these requests are of days that this student trained on; judge later ones")
+        return found + [f"  {failure.line()}" for failure in self.failures]

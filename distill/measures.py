@@ -82,11 +82,13 @@ class Measured:
         metrics: As they are reported.
         replicates: float64 [B, M], each metric of ``METRICS`` under each bootstrap replicate.
         reliability: Of the student; None for the teacher's own predictions.
+        mark: Sum of a random number of each pair: slices with equal marks hold exactly the same pairs.
     """
 
     metrics: SliceMetrics
     replicates: np.ndarray
     reliability: Reliability | None
+    mark: float
 
 
 def measure_slices(
@@ -100,11 +102,12 @@ def measure_slices(
         replicates: Of the pairs' requests; drawn where None.
     """
     drawn = draw_replicates(pairs.request) if replicates is None else replicates
+    marks = np.random.default_rng(0).random(len(pairs))
     found: dict[tuple[str, str], dict[str, list[Measured]]] = {}
     for stage, judged in _tasks(pairs, drawn):
         for name, column in ({ALL: whole(len(pairs))} | dict(columns)).items():
             by_value = found.setdefault((stage, name), {value: [] for value in column.values})
-            for measured in _measure(judged, stage, name, column):
+            for measured in _measure(judged, stage, name, column, marks):
                 by_value[measured.metrics.value].append(measured)
     return [measured for by_value in found.values() for rows in by_value.values() for measured in rows]
 
@@ -125,9 +128,13 @@ def _tasks(pairs: ScoredPairs, drawn: Replicates) -> Iterator[tuple[str, Judged]
                 yield stage, judge_labels(pairs, head, known, drawn, model="teacher")
 
 
-def _measure(judged: Judged, stage: str, name: str, column: SliceColumn) -> Iterator[Measured]:
-    """One task on every value of one column that has rows."""
-    cut = judged.cut(column.codes[judged.rows], len(column.values))
+def _measure(judged: Judged, stage: str, name: str, column: SliceColumn, marks: np.ndarray) -> Iterator[Measured]:
+    """One task on every value of one column that has rows; ``marks`` float64 [N] are random."""
+    codes = column.codes[judged.rows]
+    cut = judged.cut(codes, len(column.values))
+    marked = np.bincount(
+        codes, marks[judged.rows]
+    )  # adds in the order of rows: of the same pairs it is equal to the bit
     for code in np.flatnonzero(cut.rows).tolist():
         value, point, replicates = column.values[code], cut.point(code), cut.replicates(code)
         requests = int(cut.requests[code])
@@ -146,4 +153,4 @@ def _measure(judged: Judged, stage: str, name: str, column: SliceColumn) -> Iter
         if judged.model == "student":
             predicted, observed = cut.reliability(code)
             curve = Reliability(**where, predicted=predicted, observed=observed)
-        yield Measured(metrics, replicates, curve)
+        yield Measured(metrics, replicates, curve, float(marked[code]))

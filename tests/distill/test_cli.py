@@ -43,7 +43,12 @@ def test_train_publish_and_evaluate_in_turn(
     assert run.config.stage_weights == {"winner": 1.5}
     assert run.config.propensity_weights
 
-    published = _invoke("publish", *logs, *period, "--run", tmp_path / "run", "--out", tmp_path / "bundle")
+    sealing = ("publish", *logs, *period, "--run", tmp_path / "run", "--out", tmp_path / "bundle")
+    refused = _invoke(*sealing)
+    assert str(refused.exception).startswith(
+        "refused, nothing could be judged: 80 requests, min_requests 50; 960 pairs"
+    )
+    published = _invoke(*sealing, "--override", "a small log")
     assert published.exit_code == 0, published.output
     assert "sealed two_tower-standard-" in published.stdout
 

@@ -154,3 +154,21 @@ def test_other_pairs_or_another_teacher_are_refused(pairs: ScoredPairs) -> None:
         other = replace(after, evaluation=msgspec.structs.replace(after.evaluation, **change))
         with pytest.raises(MismatchError, match=f"new cannot be compared with old: {message}"):
             compare(before, other)
+
+
+def test_slices_of_the_same_pairs_count_once(pairs: ScoredPairs, later: ScoredPairs) -> None:
+    """Under the first name: `all` before a column with one value, a column before its copy."""
+    half = (np.arange(len(pairs)) % ADS >= ADS // 2).astype(np.int64)
+    cuts = {
+        "scenario": SliceColumn(np.zeros(len(pairs), np.int64), ("shopping",)),
+        "half": SliceColumn(half, ("first", "second")),
+        "copy": SliceColumn(1 - half, ("b", "a")),
+        "other": SliceColumn(np.arange(len(pairs)) % 2, ("even", "odd")),  # as many pairs and requests, but others
+    }
+    first, second = (
+        replace(_assess(one, name), measured=measure_slices(one, cuts))
+        for one, name in ((pairs, "old"), (later, "new"))
+    )
+    found = {(row.slice, row.value) for row in compare(first, second).rows}
+    assert found == {("all", "all"), ("half", "first"), ("half", "second"), ("other", "even"), ("other", "odd")}
+    assert {one.metrics.slice for one in second.measured} == {"all", *cuts}

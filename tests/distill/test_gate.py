@@ -28,6 +28,7 @@ from distill.gate_limits import Limits
 from distill.gate_record import GateRecord
 from distill.measures import measure_slices
 from distill.publish import publish_student
+from distill.recall import RecallCurve, RecallReport
 from distill.run import Run
 from distill.scoring import ScoredPairs
 from distill.slices import SliceColumn
@@ -159,10 +160,63 @@ def test_floors_hold_where_nothing_serves(assessments: tuple[Assessment, Assessm
         _held(floor, bad)
 
 
-def test_slices_of_too_few_rows_do_not_count(assessments: tuple[Assessment, Assessment], bundle: Bundle) -> None:
-    record = _held(Gate(limits=Limits(min_rows=100_000), against=bundle), assessments[1], assessments[0])
-    assert (record.passed, record.figures, record.floors) == (True, 0, 0)
-    assert record.lines()[0].startswith("launch gate: 0 floors and 0 figures beside two_tower-shopping-")
+def test_what_is_too_small_is_named_and_nothing_judged_is_refused(
+    assessments: tuple[Assessment, Assessment], bundle: Bundle
+) -> None:
+    gate = Gate(limits=Limits(min_rows=100_000), against=bundle)
+    with pytest.raises(
+        LaunchRefused, match=r"^refused, nothing could be judged: 120 requests, min_requests 50; \d,\d+ p"
+    ):
+        _held(gate, assessments[0], assessments[0])
+    record = _held(replace(gate, override=REASON), assessments[0], assessments[0])
+    assert (record.passed, record.figures, record.floors, record.failures) == (False, 0, 0, [])
+    assert record.override is not None
+    evaluation = assessments[0].evaluation
+    rows = {row.stage: row.rows for row in evaluation.slices if row.slice == "all"}
+    assert record.skipped[:4] == [
+        "recall (0 pools of 1,000 or more ads)",
+        *(f"stage {stage} ({rows[stage]:,} of 100,000 rows)" for stage in ("winners", "candidates", "eligible")),
+    ]
+    assert record.skipped[4].endswith("slices of fewer than 100,000 rows or 50 requests")
+    assert record.lines()[0].startswith("launch gate: held to 0 minimum limits and to 0 figures of two_tower-shopping-")
+    assert record.lines()[1] == f"  not judged: {', '.join(record.skipped)}"
+
+
+def test_one_stage_that_counts_is_enough(assessments: tuple[Assessment, Assessment]) -> None:
+    rows = {row.stage: row.rows for row in assessments[0].evaluation.slices if row.slice == "all"}
+    record = _held(Gate(limits=Limits(min_rows=rows["eligible"])), assessments[0])
+    assert (record.passed, record.floors) == (True, 2 * 3)
+    assert record.lines()[0].startswith("launch gate: no serving student: held to 6 minimum limits, on 120 requests")
+    assert [text.split(" (")[0] for text in record.skipped] == ["recall", "stage winners", "stage candidates"]
+
+
+def test_requests_that_the_student_trained_on_are_warned_of(assessments: tuple[Assessment, Assessment]) -> None:
+    texts = []
+    for day in ("2026-02-28", "2026-03-02"):
+        times = np.array(["2026-02-28", day], "datetime64[us]").astype(np.int64)
+        record = judge(Gate(limits=SMALL), assessments[0], None, trained_until=NEW, event_time=times)
+        texts.append("\n".join(record.lines()))
+    assert "  warning: all of these requests are of days that this student trained on" in texts[0]
+    assert "warning" not in texts[1]
+
+
+def test_recall_counts_only_where_something_is_cut(assessments: tuple[Assessment, Assessment]) -> None:
+    curve = RecallCurve(
+        order="utility", ranking="student", recall=[0.2], utility_lost=[0.5], recall_low=[0.1], recall_high=[0.3]
+    )
+    found = []
+    for requests, most in ((60, 1_200), (60, 100), (49, 1_200)):
+        recall = RecallReport(requests=requests, pool_size=(90, most), top_k=10, survivors=[100], curves=[curve])
+        evaluation = msgspec.structs.replace(assessments[0].evaluation, recall=recall)
+        record = _held(
+            Gate(limits=Limits(min_rows=100), override=REASON), replace(assessments[0], evaluation=evaluation)
+        )
+        found.append(([failure.limit for failure in record.failures], record.skipped[:1]))
+    assert found == [
+        (["min_recall"], []),
+        ([], ["recall (nothing is cut: pools of at most 100 ads)"]),
+        ([], ["recall (49 of 50 pools of 1,000 or more ads)"]),
+    ]
 
 
 def test_another_teachers_student_is_judged_by_this_log(
