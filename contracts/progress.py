@@ -1,5 +1,6 @@
 """Progress of long work: a bar on a terminal, plain lines elsewhere, on standard error."""
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,10 @@ PLAIN_INTERVAL_S = 5.0
 
 
 class Advance(Protocol):
-    """Reports that ``amount`` more units are done, with an optional short note such as the current loss."""
+    """Reports that ``amount`` more units are done, with an optional short note such as the current loss.
+
+    An amount of 0 announces what begins now.
+    """
 
     def __call__(self, amount: int, *, note: str = "") -> None: ...
 
@@ -41,6 +45,12 @@ def progress(title: str, *, total: int | None, unit: str = "rows") -> Iterator[A
         lines.finish()
 
 
+def tell(text: str) -> None:
+    """One line beside the progress, on standard error, if there is something to say."""
+    if text:
+        print(text, file=sys.stderr, flush=True)
+
+
 def _bar(console: Console, unit: str) -> Progress:
     columns = (
         TextColumn("{task.description}"),
@@ -55,7 +65,7 @@ def _bar(console: Console, unit: str) -> Progress:
 
 
 class _PlainLines:
-    """At most one line every few seconds, and one at the end."""
+    """At most one line every few seconds, one for each announcement, and one at the end."""
 
     def __init__(self, console: Console, title: str, total: int | None, unit: str) -> None:
         self._console, self._title, self._total, self._unit = console, title, total, unit
@@ -66,7 +76,7 @@ class _PlainLines:
     def advance(self, amount: int, *, note: str = "") -> None:
         self._done += amount
         self._note = note or self._note
-        if time.monotonic() - self._last >= PLAIN_INTERVAL_S:
+        if not amount or time.monotonic() - self._last >= PLAIN_INTERVAL_S:
             self._last = time.monotonic()
             self._print()
 

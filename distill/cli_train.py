@@ -7,7 +7,7 @@ import typer
 
 from contracts.console import From, Json, Until, print_json
 from distill.cli_options import Candidates, Logs
-from distill.cli_warm import Store, WarmStartOption, serving_in, tell, warm_choice
+from distill.cli_warm import Store, WarmStartOption, serving_in, warm_choice
 
 if TYPE_CHECKING:
     from distill.config import DistillConfig
@@ -93,6 +93,7 @@ def train(
 
     Several processes train one student with `torchrun --nproc-per-node N -m -- adsieve distill train ...`.
     """
+    from contracts.progress import tell
     from contracts.records import LogPaths
     from contracts.schema import load_schema
     from distill.train import train_student
@@ -139,8 +140,6 @@ def train(
         print_json({"run": str(out), "summary": run.summary})
         return
     summary = run.summary
-    for line in summary.warm_start.lines() if summary.warm_start else ():
-        print(line)
     print(f"distilled {summary.scenario} from {summary.teacher_version} on {summary.pairs:,} pairs, run in {out}")
     for task, kl in summary.metrics.get("validation_kl", {}).items():
         print(f"  validation KL, {task}: {kl:.4g}")

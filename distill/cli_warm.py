@@ -1,6 +1,5 @@
 """What ``adsieve distill train`` begins from: the student that serves, another one, or fresh weights."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -88,9 +87,3 @@ def serving_in(context: typer.Context, store: Path) -> Callable[[str], Path | No
     """The bundle that serves a scenario in a store; none where no front door has told how to find it."""
     serving: Serving | None = context.obj
     return lambda scenario: None if serving is None else serving(store, scenario)
-
-
-def tell(text: str) -> None:
-    """One line beside the progress, if there is something to say."""
-    if text:
-        print(text, file=sys.stderr)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from contracts.errors import ConfigError
+from contracts.progress import tell
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
 from distill.batches import DayBatches
@@ -29,6 +30,7 @@ from modeling.compile import compiled, resolve_compile, step_flops
 from modeling.distributed import ALONE, Ranks
 from modeling.examples import Examples
 from modeling.loop import TrainResult, mean_loss, train
+from modeling.loop_state import too_few_steps
 from modeling.run import EXAMPLES, begin_run, finish_run, read_run
 from modeling.split import split_by_time
 from modeling.warm_start import WarmStart
@@ -82,6 +84,8 @@ def train_student(
     model = build_student(schema, config)
     model.query_tower.heads.set_prior(_prior(training))
     warm = begin(out, warm_start, schema, config, model, ranks)
+    if warm is not None and ranks.is_main:
+        tell(warm.report.text())
     result = fit(model, training, validation, config, out, ranks, wanted=wanted, warm=warm)
     with ranks.main_first():
         if ranks.is_main:
@@ -137,6 +141,8 @@ def fit(
     def loss(batch: Batch) -> Tensor:
         return _share_of_mean(wanted.loss(forward(model, batch, domains, towers), batch), batch, ranks)
 
+    if ranks.is_main:
+        tell(too_few_steps(config.loop.epochs * len(source), lower="--pairs-per-batch"))
     return train(
         model,
         source,

@@ -16,6 +16,7 @@ from heavy_ranker.cli_incremental import (
     run_series,
     warm_config,
 )
+from heavy_ranker.cli_metrics import print_metrics
 from heavy_ranker.cli_options import Log, RunOption, chosen_run
 from heavy_ranker.cli_scale import scale
 from heavy_ranker.cli_score import score
@@ -120,12 +121,10 @@ def train(
     if json:
         print_json(result)
         return
-    for line in run.summary.warm_start.lines() if run.summary.warm_start else ():
-        print(line)
     print(f"trained on {run.summary.impressions:,} impressions up to {run.summary.watermark}, run in {out}")
     print(run.summary.flops)
     if run.summary.metrics:
-        _print_metrics({"validation": {"model": run.summary.metrics}})
+        print_metrics({"validation": {"model": run.summary.metrics}})
 
 
 @app.command(cls=ApartCommand)
@@ -152,7 +151,7 @@ def evaluate(
         print_json(result)
     else:
         print(Flops(**result["flops"]))
-        _print_metrics(result["slices"])
+        print_metrics(result["slices"])
 
 
 @app.command(cls=ApartCommand)
@@ -220,12 +219,3 @@ def choose_config(
         parts[part] = to_builtins(with_changes(whole, own, source="options"))
         changes = {name: value for name, value in changes.items() if name not in own}
     return with_changes(config, changes | parts, source="options")
-
-
-def _print_metrics(slices: dict[str, Any]) -> None:
-    print(f"{'slice':<12} {'task':<16} {'from':<6} {'rows':>9} {'log loss':>9} {'NE':>7} {'AUC':>7} {'calib.':>7}")
-    for name, sources in slices.items():
-        for source, tasks in sources.items():
-            for task, found in tasks.items():
-                row = f"{name:<12} {task:<16} {source:<6} {found['rows']:>9,} {found['log_loss']:>9.4f}"
-                print(f"{row} {found['normalised_entropy']:>7.4f} {found['auc']:>7.4f} {found['calibration']:>7.3f}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from contracts.console import print_json
+from heavy_ranker.cli_metrics import number
 
 if TYPE_CHECKING:
     from heavy_ranker.config import HeavyConfig
@@ -19,8 +20,6 @@ WarmStartOption = Annotated[
     Path | None,
     typer.Option(
         "--warm-start",
-        exists=True,
-        file_okay=False,
         help="Run, bundle or daily series to begin from. Its configuration counts, for one epoch, where no option says "
         "otherwise; features that are new or changed start anew.",
     ),
@@ -120,8 +119,6 @@ def _print_members(manifest: "SeriesManifest", out: Path) -> None:
     print(f"{'model':<12} {'learned':>9} {'judged on':>9}" + "".join(f" {task + ' AUC':>20}" for task in tasks))
     for member in manifest.members:
         judged = f"{next(iter(member.metrics.values()))['rows']:,}" if member.metrics else "-"
-        values = "".join(
-            f" {member.metrics[task]['auc']:>20.4f}" if member.metrics else f" {'-':>20}" for task in tasks
-        )
+        values = "".join(f" {number(member.metrics[task]['auc'] if member.metrics else None, 20, 4)}" for task in tasks)
         print(f"{member.name:<12} {member.impressions:>9,} {judged:>9}{values}")
     print(f"{manifest.version}: {len(manifest.members)} models in {out}, each judged on what it may score")

@@ -79,11 +79,12 @@ def export_heavy(
 
 def write_model(run: Run, weights: dict[str, Tensor], examples: Examples, directory: Path) -> None:
     """Write all that a bundle serves from, then compare the graphs with the model as serving will run them."""
-    with progress("Exporting graphs, programs and parity rows", total=3, unit="steps") as advance:
+    with progress("Exporting the heavy ranker", total=3, unit="steps") as advance:
         _write_graphs(run, weights, examples, directory, advance)
 
 
 def _write_graphs(run: Run, weights: dict[str, Tensor], examples: Examples, directory: Path, advance: Advance) -> None:
+    advance(0, note="graphs and programs")
     batch = gather(examples, _spread(len(examples), PARITY_ROWS))
     variable_lengths = has_variable_lengths(run.config.model)
     save_file(weights, directory / WEIGHTS_FILE)
@@ -99,10 +100,12 @@ def _write_graphs(run: Run, weights: dict[str, Tensor], examples: Examples, dire
         variable_lengths=variable_lengths,
     )
     advance(1)
+    advance(0, note="parity rows, saved requests and feature profile")
     save_file(parity_tensors(run.model, batch), directory / PARITY_FILE)
     write_saved_requests(run.schema, examples, directory)
     write_profile(run.schema, examples, directory)
     advance(1)
+    advance(0, note="comparing the graphs with the model")
     serving = HeavyServing(
         run.schema,
         {name: value.numpy() for name, value in weights.items()},
@@ -111,7 +114,7 @@ def _write_graphs(run: Run, weights: dict[str, Tensor], examples: Examples, dire
         length_buckets=LENGTH_BUCKETS if variable_lengths else (),
     )
     serving.check_parity(read_tensors(directory / PARITY_FILE), source=str(directory / PARITY_FILE))
-    advance(1)
+    advance(1, note="compared with the model")
 
 
 @torch.no_grad()

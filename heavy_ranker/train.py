@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from contracts.bundle import WEIGHTS_FILE
+from contracts.progress import tell
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
 from heavy_ranker.calibration import calibrate
@@ -27,6 +28,7 @@ from modeling.compile import compiled, resolve_compile, step_flops
 from modeling.distributed import ALONE, Ranks
 from modeling.examples import Examples
 from modeling.loop import TrainResult, mean_loss, train
+from modeling.loop_state import too_few_steps
 from modeling.run import EXAMPLES, begin_run, finish_run, read_run, read_weights
 from modeling.split import split_by_time
 from modeling.tables import dense_parameters
@@ -92,6 +94,8 @@ def train_examples(
     training, validation = split_by_time(examples, config.validation_share)
     model = build_model(schema, config)
     warm = None if warm_start is None else carry(warm_start, schema, config, model)
+    if warm is not None and ranks.is_main:
+        tell(warm.report.text())
     result = fit(model, training, validation, config, out, ranks, warm, title)
     with ranks.main_first():
         if ranks.is_main:
@@ -143,6 +147,8 @@ def fit(
     source_version = [] if warm is None else [warm.version]
     rows = int(np.asarray(training.request_row).sum())
     fingerprint = msgspec.json.encode([config, len(training), rows, *source_version]).decode()
+    if ranks.is_main:
+        tell(too_few_steps(config.loop.epochs * len(source), lower="--batch-size"))
     return train(
         model,
         source,

@@ -23,6 +23,7 @@ from modeling.array_files import ArrayWriter, read_array, read_texts
 from modeling.log_ads import AdDefaults, encode_ads
 from modeling.log_pairs import PairFilter, PairReader, Pairs
 from modeling.log_requests import Requests, Window, encode_requests
+from modeling.no_pairs import nothing_to_read
 
 FORMAT = 1
 """Part of the cache's key: raised when the arrays on disk change their meaning."""
@@ -176,8 +177,8 @@ def _encode(schema: FeatureSchema, log: LogPaths, window: Window, pair_filter: P
     reader = PairReader(schema, log, requests, AdsTimeline(ads, source=log.ads), pair_filter)
     pairs = reader.write(directory)
     if not len(pairs.used_ads):
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in pairs.dropped.items() if count)
-        raise LogError(f"{log.candidates}: no pair is left to read ({reasons or 'there are none'})")
+        lacking = nothing_to_read(log, window, pair_filter, requests=len(requests.rows), dropped=pairs.dropped)
+        raise LogError(lacking)
     defaults = encode_ads(schema, log.ads, pairs.used_ads, directory)
     _finish_pairs(directory, pairs, defaults)
     write_json(directory / _SUMMARY, _summary(schema, requests, pairs, defaults))

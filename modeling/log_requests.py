@@ -48,6 +48,25 @@ class Window:
             keep &= event_time < utc_microseconds(self.end)
         return keep
 
+    def words(self) -> str:
+        """What is read, to follow a noun; empty for everything.
+
+        Example:
+            >>> Window(scenario="shopping", end=datetime.fromisoformat("2026-03-02T00:00:00Z")).words()
+            ' of scenario shopping before 2026-03-02T00:00:00+00:00'
+        """
+        parts = []
+        if self.scenario is not None:
+            several = (self.scenario,) if isinstance(self.scenario, str) else self.scenario
+            parts.append(f"of scenario {' or '.join(several)}")
+        if self.start is not None and self.end is not None:
+            parts.append(f"between {self.start.isoformat()} and {self.end.isoformat()}")
+        elif self.start is not None:
+            parts.append(f"from {self.start.isoformat()} on")
+        elif self.end is not None:
+            parts.append(f"before {self.end.isoformat()}")
+        return "".join(f" {part}" for part in parts)
+
 
 def utc_microseconds(moment: datetime) -> int:
     """Microseconds since 1970, UTC.

@@ -1,8 +1,11 @@
-"""Where a training run stands, and what it came to."""
+"""How long a training run is, where it stands, and what it came to."""
 
 from dataclasses import dataclass
 
 import msgspec
+
+FEW_STEPS = 20
+"""Steps below which a run hardly leaves its initial weights, whatever the rates."""
 
 
 class Validation(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,3 +49,21 @@ class TrainResult:
     best_step: int
     best_loss: float | None
     history: list[Validation]
+
+
+def too_few_steps(steps: int, *, lower: str) -> str:
+    """A warning where a run is that short; empty where it is not.
+
+    Args:
+        steps: Of the whole run.
+        lower: The option that makes batches smaller, so that there are more of them.
+
+    Example:
+        >>> too_few_steps(2, lower="--batch-size")
+        'warning: 2 steps only: lower --batch-size or raise --epochs'
+        >>> too_few_steps(FEW_STEPS, lower="--batch-size")
+        ''
+    """
+    if steps >= FEW_STEPS:
+        return ""
+    return f"warning: {steps} step{'' if steps == 1 else 's'} only: lower {lower} or raise --epochs"

@@ -22,10 +22,10 @@ class WarmReport(msgspec.Struct, frozen=True, kw_only=True):
     anew: dict[str, str]
     removed: list[str]
 
-    def lines(self) -> list[str]:
+    def text(self) -> str:
         """In words, a line a fact."""
         shares = [f"{self.carried[kind]:,} of {self.total[kind]:,} {kind}" for kind in self.carried]
         state = "with the optimisers' state" if self.optimizer else "without optimiser state, which it does not keep"
         lines = [f"warm start from {self.source}: {' and '.join(shares)} carried over, {state}"]
         lines += [f"  anew: {name}: {reason}" for name, reason in self.anew.items()]
-        return lines + [f"  gone: {name}" for name in self.removed]
+        return "\n".join(lines + [f"  gone: {name}" for name in self.removed])

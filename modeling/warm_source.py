@@ -10,11 +10,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from contracts.artifact import file_sha256, is_ready
+from contracts.artifact import MANIFEST, file_sha256, holding, is_ready
 from contracts.bundle import CONFIG_FILE, WEIGHTS_FILE, Kind, open_bundle
 from contracts.config import convert
+from contracts.errors import InputError
 from contracts.schema import FeatureSchema
 from modeling import checkpoint
+from modeling.run import SUMMARY_FILE
 from modeling.warm_start import OptimizerStates, optimizer_states
 from modeling.weights import load_weights
 
@@ -87,6 +89,8 @@ def read_source(
     """
     path = Path(path)
     if not is_ready(path):
+        if not (path / SUMMARY_FILE).exists() and not (path / MANIFEST).exists():
+            raise InputError(f"no run or bundle at {path}{holding(path)}")
         run, version = load_run(path), f"run-{file_sha256(path / WEIGHTS_FILE)[:12]}"
         return WarmSource(str(path), version, run.schema, run.config, run.model, optimizer_states(path))
     bundle = open_bundle(path, kind=kind)

@@ -16,6 +16,9 @@ Store = Annotated[
     Path, typer.Option(file_okay=False, help="Directory of the release store, as `adsieve index publish` fills it.")
 ]
 
+_IDS_PRINTED = 10
+"""Of each reason to drop candidates."""
+
 
 def serve(
     store: Store,
@@ -149,10 +152,11 @@ def _print_table(response: "RankResponse") -> None:
         table.add_row(str(place + 1), ad_id, scenario, f"{utility:.4f}", *values)
     console = Console()
     console.print(table)
-    dropped = {reason: len(ids) for reason, ids in msgspec.to_builtins(response.dropped).items() if ids}
+    dropped = {reason: ids for reason, ids in msgspec.to_builtins(response.dropped).items() if ids}
     for line in (*response.warnings, *([f"degraded: {response.degraded.detail}"] if response.degraded else [])):
         console.print(line, markup=False)
-    if dropped:
-        console.print("dropped: " + ", ".join(f"{count} {reason}" for reason, count in dropped.items()))
+    for reason, ids in dropped.items():
+        shown = ", ".join(ids[:_IDS_PRINTED]) + (", ..." if len(ids) > _IDS_PRINTED else "")
+        console.print(f"dropped: {len(ids):,} {reason}: {shown}", markup=False, highlight=False, soft_wrap=True)
     timing = msgspec.to_builtins(response.timing_ms)
     console.print(", ".join(f"{stage} {spent:.1f} ms" for stage, spent in timing.items()))

@@ -1,6 +1,6 @@
 import pytest
 
-from contracts.progress import progress
+from contracts.progress import progress, tell
 
 
 def test_without_a_terminal_one_plain_line_says_how_much_was_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,3 +16,17 @@ def test_the_total_may_be_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("Reading", total=None) as advance:
         advance(1_000)
     assert capsys.readouterr().err == "Reading: 1,000 rows, 0 s\n"
+
+
+def test_what_begins_now_is_announced_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("Exporting", total=1, unit="steps") as advance:
+        advance(0, note="graphs")
+        assert capsys.readouterr().err == "Exporting: 0 of 1 steps, 0 s, graphs\n"
+        advance(1, note="compared")
+    assert capsys.readouterr().err == "Exporting: 1 of 1 steps, 0 s, compared\n"
+
+
+def test_a_line_beside_the_progress_is_told_where_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    tell("warm start from a")
+    tell("")
+    assert capsys.readouterr() == ("", "warm start from a\n")

@@ -1,6 +1,7 @@
 """What ``adsieve distill train`` begins from, says of it, and refuses."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,7 +55,8 @@ def test_by_default_a_run_begins_from_what_serves(invoke: Invoke, bundle: Bundle
     found = invoke("--out", tmp_path / "run", "--store", tmp_path / "releases", serving=serving)
     assert found.exit_code == 0, found.output
     assert asked == [(tmp_path / "releases", "shopping")]
-    assert f"warm start from {bundle.path} ({bundle.manifest.version}): " in found.stdout
+    assert f"warm start from {bundle.path} ({bundle.manifest.version}): " in found.stderr
+    assert found.stderr.index("warm start from") < found.stderr.index("Distilling the student")
     report = load_run(tmp_path / "run").summary.warm_start
     assert report.carried == report.total
 
@@ -124,3 +126,19 @@ def test_a_file_and_a_preset_exclude_each_other(tmp_path: Path) -> None:
 def test_a_weight_out_of_range_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"options: label_weight: expected .*, got 1.5"):
         choose_config("standard", None, ("standard",), {"label_weight": 1.5})
+
+
+def test_a_missing_source_of_a_warm_start_is_told_before_anything_is_read(invoke: Invoke, tmp_path: Path) -> None:
+    found = invoke("--out", tmp_path / "run", "--warm-start", tmp_path / "shopping")
+    assert isinstance(found.exception, InputError)
+    assert str(found.exception) == f"no run or bundle at {tmp_path / 'shopping'}"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_training_of_few_steps_is_warned_of(invoke: Invoke, tmp_path: Path) -> None:
+    """The log has three days, and a batch is of one day."""
+    found = invoke("--out", tmp_path / "run", "--pairs-per-batch", 1_000_000)
+    assert found.exit_code == 0, found.output
+    assert re.search(r"warning: \d+ steps only: lower --pairs-per-batch or raise --epochs\n", found.stderr)
+    many = invoke("--out", tmp_path / "many", "--pairs-per-batch", 16)
+    assert "steps only" not in many.stderr

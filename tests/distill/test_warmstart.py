@@ -1,6 +1,7 @@
 """A student that begins from another one: what is carried, what starts anew, and what a run remembers of it."""
 
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -215,5 +216,8 @@ def _train_until_killed(
 
 
 def test_what_is_no_student_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no finished run here"):
+    with pytest.raises(InputError, match=f"^no run or bundle at {re.escape(str(tmp_path / 'shopping'))}$"):
+        open_source(tmp_path / "shopping")
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(InputError, match="^no run or bundle at .*, it holds a training run that has not finished$"):
         open_source(tmp_path)

@@ -1,12 +1,16 @@
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from contracts.config import dump_yaml
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, InputError
 from contracts.schema import save_schema
 from heavy_ranker.cli import choose_config
+from heavy_ranker.cli_metrics import print_metrics
+from heavy_ranker.evaluate import task_metrics
 from heavy_ranker.presets import iqiyi, small
 
 
@@ -94,3 +98,28 @@ def test_an_unknown_preset_is_refused():
 @pytest.mark.parametrize("arguments", [("train", "--until", "yesterday"), ("evaluate", "--unknown", "1"), ("score",)])
 def test_wrong_usage_exits_with_2(invoke, arguments):
     assert invoke(*arguments).exit_code == 2
+
+
+def test_metrics_without_positives_are_dashes_with_the_reason(capsys):
+    labels = np.array([[0.0, 1.0, np.nan], [0.0, 0.0, np.nan]])
+    found = task_metrics(("click", "order", "return"), np.zeros((2, 3)), labels, np.ones(2))
+    print_metrics({"validation": {"model": found}})
+    _, click, order, returned = capsys.readouterr().out.splitlines()
+    assert " ".join(click.split()[3:]) == "2 0.6931 - - - no positives among 2 rows"
+    assert " ".join(order.split()[3:]) == "2 0.6931 1.0000 0.5000 1.000"
+    assert " ".join(returned.split()[3:]) == "0 - - - - no row has a label"
+
+
+def test_a_missing_source_of_a_warm_start_is_told_before_anything_is_read(invoke, schema, log_directory, tmp_path):
+    save_schema(schema, tmp_path / "schema.yaml")
+    given = ("--logs", log_directory, "--schema", tmp_path / "schema.yaml", "--out", tmp_path / "run")
+    with pytest.raises(InputError, match=f"^no run or bundle at {re.escape(str(tmp_path / 'none'))}$"):
+        invoke("train", *given, "--warm-start", tmp_path / "none")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_training_of_few_steps_is_warned_of(invoke, schema, config_file, log_directory, tmp_path):
+    save_schema(schema, tmp_path / "schema.yaml")
+    given = ("--logs", log_directory, "--schema", tmp_path / "schema.yaml", "--config", config_file)
+    found = invoke("train", *given, "--epochs", 1, "--batch-size", 100_000, "--out", tmp_path / "run")
+    assert found.stderr.count("warning: 1 step only: lower --batch-size or raise --epochs\n") == 1

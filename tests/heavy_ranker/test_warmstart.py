@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import msgspec
@@ -207,8 +208,9 @@ def test_the_command_says_what_it_carries(invoke, schema, log, run, tmp_path):
     words = ("--logs", log.requests.removesuffix("/requests"), "--schema", tmp_path / "schema.yaml")
     window = ("--from", "2026-03-01", "--until", "2026-03-04")
     warm = invoke("train", *words, *window, "--warm-start", run.path, "--out", tmp_path / "run")
-    assert f"warm start from {run.path} (run-" in warm.stdout
-    assert "carried over, with the optimisers' state" in warm.stdout
+    assert f"warm start from {run.path} (run-" in warm.stderr
+    assert "carried over, with the optimisers' state" in warm.stderr
+    assert warm.stderr.index("warm start from") < warm.stderr.index("Training the heavy ranker")
     trained = load_run(tmp_path / "run")
     assert trained.config.loop.epochs == 1
     assert trained.config.model == run.config.model
@@ -220,7 +222,7 @@ def test_a_bundle_gives_weights_alone(bundle, source, schema, config):
     other = with_groups(schema, config)
     start = carry(sealed, schema, other, build_model(schema, other))
     assert start.report.carried == start.report.total
-    assert "without optimiser state" in start.report.lines()[0]
+    assert "without optimiser state" in start.report.text()
 
 
 def test_a_run_that_begins_warm_goes_on_from_its_own_checkpoints(schema, log, config, source, run, tmp_path):
@@ -245,7 +247,10 @@ def test_further_epochs_begin_with_the_tables_that_were_carried(schema, log, con
 
 
 def test_what_is_no_model_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no finished run here"):
+    with pytest.raises(InputError, match=f"^no run or bundle at {re.escape(str(tmp_path / 'shopping'))}$"):
+        open_source(tmp_path / "shopping")
+    (tmp_path / "candidates").mkdir()
+    with pytest.raises(InputError, match="^no run or bundle at .*, it holds a log$"):
         open_source(tmp_path)
 
 

@@ -96,8 +96,18 @@ def test_the_command_and_a_real_server_give_the_same_order_and_scores(app, serve
 def test_the_table_names_ads_scores_and_what_was_dropped(app, request_file, world):
     result = CliRunner().invoke(app, ["rank", str(request_file), "--store", str(world.root)], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
-    for part in ("request r-ü", "heavy", "conversion", "shopping-", "dropped: ", "unknown", "total"):
+    for part in ("request r-ü", "heavy", "conversion", "shopping-", "total"):
         assert part in result.stdout
+
+
+def test_the_table_names_up_to_ten_ads_that_were_dropped(app, request_file, world):
+    body = json.loads(request_file.read_text())
+    strange = [f"[b]strange-{number}[/b]" for number in range(12)]
+    for ids, shown in ((strange[:2], strange[:2]), (strange, [*strange[:10], "..."])):
+        body["candidates"] = {"ids": ["shopping-1", *ids], "affinity": [0.5] * (1 + len(ids))}
+        request_file.write_text(json.dumps(body))
+        result = CliRunner().invoke(app, ["rank", str(request_file), "--store", str(world.root)], env={"COLUMNS": "60"})
+        assert f"dropped: {len(ids)} unknown: {', '.join(shown)}\n" in result.stdout
 
 
 @pytest.mark.parametrize(
