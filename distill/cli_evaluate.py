@@ -9,7 +9,7 @@ from contracts.console import From, Json, Until, print_json
 from distill.cli_options import Threads
 
 if TYPE_CHECKING:
-    from distill.compare import Comparison
+    from distill.compare import Comparison, SliceDifference
     from distill.evaluate import Evaluation
 
 SLICES = (
@@ -83,34 +83,53 @@ def evaluate(
         print_json(report)
         return
     for evaluation in report.evaluations:
-        _print_headline(evaluation)
+        _print_headline(evaluation, pool_size)
     for comparison in report.comparisons:
-        _print_worst(comparison)
+        _print_comparison(comparison)
     print(f"report: {out / HTML_FILE}")
 
 
-def _print_headline(evaluation: "Evaluation") -> None:
+def _print_headline(evaluation: "Evaluation", pool_size: int) -> None:
+    """The figures that a launch is decided by; where recall says nothing, why."""
     from rich.console import Console
     from rich.table import Table
 
-    from distill.report import format_number, headline
+    from distill.report import headline
+    from distill.report_metrics import format_number
+    from distill.report_plots import HEADLINE_SURVIVORS
 
     title = f"{evaluation.bundle} on {evaluation.log}: {evaluation.pairs:,} pairs"
-    table = Table("figure", "value", title=title)
+    table, recall = Table("figure", "value", title=title), evaluation.recall
+    uncut = recall is not None and recall.pool_size[1] <= HEADLINE_SURVIVORS
     for name, value in headline(evaluation).items():
-        table.add_row(name, format_number(value))
+        table.add_row(name, "nothing is cut" if uncut and name.startswith("heavy top") else format_number(value))
     Console().print(table)
+    if recall is None:
+        print(
+            f"no recall: no request has {pool_size:,} scored eligible ads (largest: {evaluation.largest_pool:,}); "
+            "lower --pool-size"
+        )
+    elif uncut:
+        print(f"no recall at {HEADLINE_SURVIVORS} survivors: pools of at most {recall.pool_size[1]:,} ads")
 
 
-def _print_worst(comparison: "Comparison") -> None:
-    """How many figures changed by more than chance, and those that got worse, the worst first."""
-    from distill.report import format_number
+def _print_comparison(comparison: "Comparison") -> None:
+    """What the report's page says of it, and the figures that got worse, the worst first."""
+    from distill.report_verdict import judge_comparison
 
-    worse = [row for row in comparison.rows if row.verdict == "worse"]
-    better = sum(row.verdict == "better" for row in comparison.rows)
-    print(f"{comparison.bundle} against {comparison.against}, of {len(comparison.rows):,} figures of slices:")
-    print(f"  {len(worse):,} worse and {better:,} better by more than their 95 % intervals")
-    for row in worse[:_WORST_PRINTED]:
-        before, after, low, high = map(format_number, (row.before, row.after, row.low, row.high))
-        where = f"{row.stage}, {row.slice}" + ("" if row.slice == row.value else f" {row.value}")
-        print(f"  {where}: {row.metric} of {row.head} against {row.against} {before} to {after} (by {low} to {high})")
+    verdict = judge_comparison(comparison, comparison.bundle, comparison.against)
+    print(f"{verdict.title} on {comparison.log}:\n  {verdict.summary}")
+    for row in [row for row in comparison.rows if row.verdict == "worse"][:_WORST_PRINTED]:
+        print(f"  {_worse_line(row)}")
+
+
+def _worse_line(row: "SliceDifference") -> str:
+    """``winners, day 2026-03-01: auc of click against teacher 0.822 -> 0.778, worse by 0.044 [0.020, 0.081]``."""
+    from distill.report_metrics import format_number
+
+    worse = sorted((abs(row.low), abs(row.high)))  # the interval leaves out 0
+    by, low, high = (format_number(number, 2) for number in (abs(row.difference), *worse))
+    unit = " in its log" if row.metric == "calibration" else ""
+    where = row.stage if row.slice == row.value else f"{row.stage}, {row.slice} {row.value}"
+    figures = f"{format_number(row.before, 3)} -> {format_number(row.after, 3)}, worse by {by}{unit} [{low}, {high}]"
+    return f"{where}: {row.metric} of {row.head} against {row.against} {figures}"

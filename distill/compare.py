@@ -27,7 +27,7 @@ one in forty is called worse by chance: among many slices look at how much worse
 """
 
 _VERDICTS: tuple[Verdict, ...] = ("worse", "unclear", "better")
-_ROUNDING = 1e-12
+ROUNDING = 1e-12
 """Differences as small are of the order of additions, not of students."""
 
 _HIGHER_IS_BETTER = frozenset({"auc", "gauc", "recall"})
@@ -208,7 +208,7 @@ def _worsening(metric: str, before: float, difference: float) -> float:
 
 
 def _verdict(metric: str, low: float, high: float) -> Verdict:
-    if not (low > _ROUNDING or high < -_ROUNDING):
+    if not (low > ROUNDING or high < -ROUNDING):
         return "unclear"
     return "better" if (low > 0) == (metric in _HIGHER_IS_BETTER) else "worse"
 

@@ -19,7 +19,7 @@ from distill.measures import Measured, Reliability, SliceMetrics, measure_slices
 from distill.pool_facts import historical_rates, truth_of
 from distill.recall import POOL_SIZE, TOP_K, PoolCurves, RecallReport, measure_recall, pool_rows
 from distill.scoring import ScoredPairs, score_pairs
-from distill.slice_defaults import slice_columns, teacher_seen_until
+from distill.slice_defaults import require_columns, slice_columns, teacher_seen_until
 from distill.slices import ALL, SliceColumn
 from modeling.examples import Examples
 from modeling.log_requests import utc_microseconds
@@ -42,6 +42,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         slices: Metrics of each head on each slice.
         reliability: Predicted beside observed rates.
         recall: None where no request has a whole teacher-scored pool.
+        largest_pool: Most teacher-scored eligible ads of one request.
     """
 
     bundle: str
@@ -57,6 +58,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     slices: list[SliceMetrics]
     reliability: list[Reliability]
     recall: RecallReport | None
+    largest_pool: int = 0
 
     def metrics(
         self, stage: str, head: str, *, model: str = "student", against: str = "teacher"
@@ -116,6 +118,9 @@ def evaluate_bundles(
         InputError: A column cannot cut slices.
         LogError: A log breaks its contract, or has pairs without a teacher or with several.
     """
+    if columns:
+        for log in logs:
+            require_columns(log, columns)
     evaluations, comparisons = [], []
     with TemporaryDirectory(prefix="adsieve-") if cache is None else nullcontext(str(cache)) as directory:
         for log in logs:
@@ -249,6 +254,7 @@ def assess_pairs(
         slices=[one.metrics for one in measured],
         reliability=[one.reliability for one in measured if one.reliability is not None],
         recall=None if pools is None else pools.report,
+        largest_pool=int(np.bincount(pairs.request).max()),
     )
     return Assessment(evaluation, measured, pools)
 

@@ -9,7 +9,7 @@ from distill.evaluate import Evaluation, Report
 from distill.plots import Plot
 from distill.recall import RecallReport
 from distill.report_plots import FunnelPlots, Named, funnel_plots, reliability_plots
-from distill.report_tables import Table, days_table, funnel_table, outliers_table, stages_table
+from distill.report_tables import Table, days_notes, days_table, funnel_table, outliers_table, stages_table
 from distill.report_verdict import ComparisonVerdict, StudentVerdict, judge_comparison, judge_student
 
 
@@ -39,6 +39,7 @@ class Section:
     reliability_plots: list[Plot]
     stages: Table
     days: Table | None
+    days_notes: list[str]
     outliers: Table
 
 
@@ -85,6 +86,7 @@ def build_section(group: Group, number: int) -> Section:
         reliability_plots=reliability_plots(group.students),
         stages=stages_table(group.students),
         days=days_table(group.students),
+        days_notes=days_notes(group.students),
         outliers=outliers_table(group.students),
     )
 

@@ -119,11 +119,12 @@ def funnel_table(students: Sequence[Named]) -> Table:
 
 
 def days_table(students: Sequence[Named]) -> Table | None:
-    """KL on days that trained the teacher or the student beside unseen ones; None where the log tells none apart."""
+    """KL on days that trained the teacher or the student beside unseen ones; None where the log has not both."""
     columns = [Column("stage", True), Column("who trained", True), Column("trained days"), Column("unseen days")]
     rows = []
     for student in students:
-        own = [row for row in student.evaluation.slices if row.slice in _SEEN_BY and row.against == "teacher"]
+        both = {cut for cut, values in _seen_values(student).items() if len(values) > 1}
+        own = [row for row in student.evaluation.slices if row.slice in both and row.against == "teacher"]
         found = {(row.slice, row.stage, row.head, row.value): row for row in own}
         for cut, stage, head in dict.fromkeys((row.slice, row.stage, row.head) for row in own):
             trained, unseen = (found.get((cut, stage, head, value)) for value in (TRAINED, UNSEEN))
@@ -132,6 +133,28 @@ def days_table(students: Sequence[Named]) -> Table | None:
             name = Cell(stage, ", ".join(filter(None, (head, student.name))))
             rows.append([name, text_cell(_SEEN_BY[cut]), *kl, number_cell(ratio, digits=3)])
     return Table("KL from the teacher", [*columns, Column("unseen over trained")], rows) if rows else None
+
+
+def days_notes(students: Sequence[Named]) -> list[str]:
+    """A sentence instead of rows, where all requests are days that trained a model, or none is."""
+    notes = []
+    for student in students:
+        for cut, values in _seen_values(student).items():
+            who = "the teacher" if cut == TEACHER_DAYS else student.name or "the student"
+            if values == {UNSEEN}:
+                notes.append(f"Every request is later than what trained {who}.")
+            elif values == {TRAINED}:
+                notes.append(f"No request is later than what trained {who}: it has seen all of these days.")
+    return list(dict.fromkeys(notes))
+
+
+def _seen_values(student: Named) -> dict[str, set[str]]:
+    """Of the teacher and the student: which of ``trained`` and ``unseen`` days the log has."""
+    found: dict[str, set[str]] = {}
+    for row in student.evaluation.slices:
+        if row.slice in _SEEN_BY:
+            found.setdefault(row.slice, set()).add(row.value)
+    return found
 
 
 def outliers_table(students: Sequence[Named]) -> Table:
@@ -186,9 +209,14 @@ def _curve_row(name: str, curve: RecallCurve, figure: str) -> list[Cell]:
 def _far(student: Named) -> list[tuple[float, SliceMetrics, SliceMetrics, Metric]]:
     """How far the near end of its interval is from the whole's value (from 1 for calibration), as a log ratio."""
     wholes = whole_stages(student.evaluation.slices)
-    found = []
+    found: list[tuple[float, SliceMetrics, SliceMetrics, Metric]] = []
+    seen = set()
     for row in student.evaluation.slices:
         whole = wholes.get((row.stage, row.head, row.model, row.against))
+        same_pairs = (row.stage, row.head, row.model, row.against, row.rows, row.requests, row.normalised_entropy)
+        if same_pairs in seen:  # entropy over that of the mean is equal to the last digit of the same pairs alone
+            continue
+        seen.add(same_pairs)
         for metric in map(BY_KEY.__getitem__, _OUTLIER_METRICS):
             if whole is None or row.model != "student" or not worse_than_whole(row, whole, metric):
                 continue

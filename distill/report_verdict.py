@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from distill.compare import Comparison, RecallDifference, SliceDifference, Verdict
+from distill.compare import ROUNDING, Comparison, RecallDifference, SliceDifference, Verdict
 from distill.evaluate import Evaluation
 from distill.recall import EQUAL_BIDS, STUDENT, UTILITY, RecallReport
 from distill.report_metrics import (
@@ -87,15 +87,16 @@ def judge_comparison(comparison: Comparison, after: str, before: str) -> Compari
         after, before: What the later and the earlier student are called.
     """
     tiles = [*_recall_changes(comparison), *_whole_changes(comparison)]
-    counts = Counter(row.verdict for row in comparison.rows if row.slice != ALL)
+    counts = Counter(row.verdict for row in comparison.rows)
     by_chance = _ONE_SIDE * counts.total()
     tone = _first_of(("bad", "good"), tiles)
     return ComparisonVerdict(
         title=f"{after} against {before}",
         tone="unclear" if tone != "bad" and counts["worse"] > 2 * by_chance else tone,
         summary=(
-            f"{_tally(tiles)} Of {counts.total():,} metrics of slices {counts['better']:,} are significantly better "
-            f"and {counts['worse']:,} worse, where chance alone would make about {by_chance:,.0f} look worse."
+            f"{_tally(tiles)} Of {counts.total():,} metrics of slices and whole stages {counts['better']:,} are "
+            f"significantly better and {counts['worse']:,} worse, where chance alone would make about "
+            f"{by_chance:,.0f} look worse."
         ),
         tiles=tiles,
         worse=_worse_table(comparison.rows),
@@ -215,10 +216,12 @@ def _whole_changes(comparison: Comparison) -> Iterator[Tile]:
 
 
 def _change_tile(name: str, row: SliceDifference | RecallDifference, unit: float, *, percent: bool) -> Tile:
-    """A difference in units of ``unit``, coloured only where it is significant."""
+    """A difference in units of ``unit``, coloured only where significant; ``same`` where rounding alone differs."""
+    shown = format_percent if percent and unit == 1.0 else format_number
+    if max(map(abs, (row.difference, row.low, row.high))) < ROUNDING:
+        return Tile(name, "same", note=f"{shown(row.after if abs(row.after) > ROUNDING else 0.0, 4)} for both")
     interval = (row.low / unit, row.high / unit)
     texts = format_with_interval(row.difference / unit, interval, percent=percent, sign=True)
-    shown = format_percent if percent and unit == 1.0 else format_number
     note = f"{row.verdict}: {shown(row.before, 4)} became {shown(row.after, 4)}"
     return Tile(name, *texts, note, _TONES[row.verdict])
 
@@ -252,7 +255,8 @@ def _tally(tiles: Sequence[Tile]) -> str:
     bad = [tile.name for tile in tiles if tile.tone == "bad"]
     good = sum(tile.tone == "good" for tile in tiles)
     worse = f" Worse: {'; '.join(bad)}." if bad else ""
-    return f"Of {len(tiles)} figures of the whole {good} are significantly better, {len(bad)} worse.{worse}"
+    kinds = "recall and losses, KL of whole stages, AUC and calibration to labels"
+    return f"Of {len(tiles)} headline figures ({kinds}) {good} are significantly better, {len(bad)} worse.{worse}"
 
 
 def _first_of(tones: Sequence[Tone], tiles: Sequence[Tile]) -> Tone:

@@ -13,7 +13,15 @@ import pyarrow.types as pt
 
 from contracts.errors import InputError
 from contracts.parquet import readable
-from contracts.records import REQUIRED_COLUMNS, TEACHER_SEEN_UNTIL, dataset_files, read_table, utc_micros
+from contracts.records import (
+    REQUIRED_COLUMNS,
+    TEACHER_SEEN_UNTIL,
+    LogPaths,
+    dataset_files,
+    open_dataset,
+    read_table,
+    utc_micros,
+)
 from distill.slices import ALL, SliceColumn, by_value, log_column, raw_column
 from modeling.examples import Examples
 
@@ -34,6 +42,7 @@ UPLOAD_COLUMNS = ("created_at", "upload_time", "upload_dt")
 STUDENT_DAYS, TEACHER_DAYS = "student days", "teacher days"
 TRAINED, UNSEEN = "trained", "unseen"
 
+_NO_COLUMN = "slice {}: no such column in requests/, ads/ or candidates/ of the log"
 _AGES = (1.0, 7.0, 30.0)
 _AGE_NAMES = ("cold, under 1 day", "1 to 7 days", "7 to 30 days", "30 days and more", "since the log began", "missing")
 _MICROS_PER_DAY, _MICROS_PER_HOUR = 86_400_000_000, 3_600_000_000
@@ -96,6 +105,18 @@ def teacher_seen_until(candidates: str) -> int | None:
     return max(found)
 
 
+def require_columns(log: LogPaths, names: Sequence[str]) -> None:
+    """Refuse columns that no dataset of a log has, from its schemas alone, before anything is read.
+
+    Raises:
+        InputError: A column asked for exists nowhere.
+    """
+    known = {name for path in (log.requests, log.ads, log.candidates) for name in open_dataset(path).schema.names}
+    for name in names:
+        if name not in known:
+            raise InputError(_NO_COLUMN.format(name))
+
+
 def asked_column(examples: Examples, name: str) -> SliceColumn:
     """A column of the log by its name, for N pairs.
 
@@ -104,7 +125,7 @@ def asked_column(examples: Examples, name: str) -> SliceColumn:
     """
     column = log_column(examples, name)
     if column is None:
-        raise InputError(f"slice {name}: no such column in requests/, ads/ or candidates/ of the log")
+        raise InputError(_NO_COLUMN.format(name))
     return column
 
 

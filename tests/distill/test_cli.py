@@ -13,7 +13,9 @@ from contracts.config import dump_yaml
 from contracts.errors import ConfigError, InputError, MismatchError
 from contracts.schema import FeatureSchema, save_schema
 from distill.cli import app
+from distill.cli_evaluate import _worse_line
 from distill.cli_train import choose_config, parse_weights
+from distill.compare import SliceDifference
 from distill.config import DistillConfig
 from distill.presets import PRESETS
 from distill.run import Run, load_run
@@ -83,13 +85,55 @@ def test_several_bundles_and_logs_are_judged_side_by_side(bundle: Bundle, log_di
     twice = ("--logs", log_directory, "--logs", log_directory, "--bundle", bundle.path, "--bundle", bundle.path)
     printed = _invoke("evaluate", *twice, "--from", "2026-03-03", "--threads", 1, "--out", tmp_path / "report")
     assert printed.exit_code == 0, printed.output
-    assert "0 worse and 0 better by more than their 95 % intervals" in printed.stdout
     report = json.loads((tmp_path / "report" / "report.json").read_text())
+    version, figures = bundle.manifest.version, len(report["comparisons"][0]["rows"])
+    assert printed.stdout.count(f"{version} against {version} on {log_directory}:") == 2
+    assert f"Of {figures:,} metrics of slices and whole stages 0 are significantly better and 0 worse" in printed.stdout
     assert len(report["evaluations"]) == 4
     assert [comparison["against"] for comparison in report["comparisons"]] == [bundle.manifest.version] * 2
     assert {row["difference"] for row in report["comparisons"][0]["rows"]} == {0.0}
     lacking = _invoke("evaluate", *twice, "--candidates", log_directory / "candidates", "--out", tmp_path / "other")
     assert "--candidates: expected once for each of 2 logs, got 1" in str(lacking.exception)
+
+
+def test_recall_that_says_nothing_is_no_figure(bundle: Bundle, log_directory: Path, tmp_path: Path) -> None:
+    """Pools of this log have 60 ads at the most."""
+    words = ("evaluate", "--logs", log_directory, "--bundle", bundle.path, "--threads", 1, "--out", tmp_path / "report")
+    without, uncut = _invoke(*words).stdout, _invoke(*words, "--pool-size", 60).stdout
+    assert "no request has 1,000 scored eligible ads (largest: 60); lower --pool-size" in without
+    assert "heavy top" not in without
+    assert uncut.count("nothing is cut") == 3
+    assert "no recall at 100 survivors: pools of at most 60 ads" in uncut
+
+
+def test_an_unknown_slice_is_refused_before_any_work(bundle: Bundle, log_directory: Path, tmp_path: Path) -> None:
+    words = ("evaluate", "--logs", log_directory, "--bundle", bundle.path, "--out", tmp_path / "report")
+    failed = _invoke(*words, "--slice", "country", "--slice", "nonsense")
+    assert str(failed.exception) == "slice nonsense: no such column in requests/, ads/ or candidates/ of the log"
+    assert "Embedding" not in failed.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_got_worse_is_written_with_its_interval() -> None:
+    row = SliceDifference(
+        stage="winners",
+        slice="day",
+        value="2026-03-01",
+        head="click",
+        against="teacher",
+        rows=1_000,
+        requests=100,
+        metric="auc",
+        before=0.8221,
+        after=0.778,
+        difference=-0.0441,
+        low=-0.081,
+        high=-0.0203,
+        worsening=0.25,
+        verdict="worse",
+    )
+    where = "winners, day 2026-03-01: auc of click against teacher"
+    assert _worse_line(row) == f"{where} 0.822 -> 0.778, worse by 0.044 [0.02, 0.081]"
 
 
 def test_a_bundle_of_another_kind_is_refused(bundle: Bundle, log_directory: Path, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_recall_is_measured_on_the_whole_pools(evaluation: Evaluation) -> None:
 
 
 def test_a_window_without_requests_is_refused(bundle: Bundle, log: LogPaths) -> None:
-    with pytest.raises(LogError, match="no pair is left"):
+    with pytest.raises(LogError, match="no request of scenario shopping from 2027-01-01"):
         evaluate_bundles([bundle], [log], start=datetime(2027, 1, 1, tzinfo=UTC), threads=1)
 
 

@@ -17,7 +17,7 @@ import pytest
 from distill.evaluate import Evaluation, Report
 from distill.report import headline, render_html, write_report
 from distill.report_metrics import METRICS, decimals
-from distill.report_sections import build_section, report_groups
+from distill.report_sections import Section, build_section, report_groups
 from distill.report_tables import OUTLIERS, outliers_table
 from distill.report_verdict import SHOWN_DIFFERENCES, judge_comparison, judge_student
 
@@ -256,7 +256,7 @@ def test_a_comparison_leads_with_what_got_worse(report: Report) -> None:
     places = decimals(100 * kl.low / kl.before, 100 * kl.high / kl.before)
     assert tile.value.replace("\u2212", "-") == f"{100 * kl.difference / kl.before:+.{places}f} %"
     assert tile.tone == {"worse": "bad", "better": "good", "unclear": ""}[kl.verdict]
-    counts = {name: sum(r.verdict == name for r in comparison.rows if r.slice != "all") for name in ("worse", "better")}
+    counts = {name: sum(r.verdict == name for r in comparison.rows) for name in ("worse", "better")}
     assert f"{counts['better']:,} are significantly better and {counts['worse']:,} worse" in verdict.summary
     assert [row[0].text for row in verdict.worse.rows] == [row.value for row in comparison.rows[:SHOWN_DIFFERENCES]]
     assert verdict.worse.rows[0][2].classes == "bad"
@@ -272,6 +272,49 @@ def test_a_better_whole_is_not_good_while_slices_get_worse(report: Report) -> No
         changed = msgspec.structs.replace(report.comparisons[0], rows=rows, recall=[])
         tones.append(judge_comparison(changed, "B", "A").tone)
     assert tones == ["good", "unclear"]
+
+
+def test_figures_that_differ_by_rounding_alone_are_the_same(report: Report) -> None:
+    noise = -7.5e-18
+    rows = [
+        msgspec.structs.replace(row, before=noise, after=noise, difference=0.0, low=noise, high=-noise)
+        for row in report.comparisons[0].recall
+    ]
+    verdict = judge_comparison(msgspec.structs.replace(report.comparisons[0], recall=rows), "B", "A")
+    (tile,) = [tile for tile in verdict.tiles if tile.name == "utility lost at 100"]
+    assert (tile.value, tile.interval, tile.note, tile.tone) == ("same", "", "0 % for both", "")
+
+
+def test_days_of_one_kind_are_a_sentence(evaluation: Evaluation) -> None:
+    def section(**values: tuple[str, ...]) -> Section:
+        row = next(row for row in evaluation.slices if row.against == "teacher")
+        days = [
+            msgspec.structs.replace(row, slice=f"{who} days", value=value)
+            for who, found in values.items()
+            for value in found
+        ]
+        report = Report(evaluations=[msgspec.structs.replace(evaluation, slices=days)], comparisons=[])
+        return build_section(report_groups(report)[0], 1)
+
+    unseen = section(teacher=("unseen",), student=("trained",))
+    assert unseen.days is None
+    assert unseen.days_notes == [
+        "Every request is later than what trained the teacher.",
+        "No request is later than what trained the student: it has seen all of these days.",
+    ]
+    mixed = section(teacher=("trained", "unseen"), student=("unseen",))
+    assert mixed.days is not None
+    assert [row[1].text for row in mixed.days.rows] == ["teacher"]
+    assert mixed.days_notes == ["Every request is later than what trained the student."]
+    assert section().days_notes == []
+
+
+def test_slices_of_the_same_pairs_stand_out_once(evaluation: Evaluation) -> None:
+    students = report_groups(Report(evaluations=[evaluation], comparisons=[]))[0].students
+    copies = [msgspec.structs.replace(row, slice="copy") for row in evaluation.slices]
+    doubled = msgspec.structs.replace(evaluation, slices=[*evaluation.slices, *copies])
+    again = report_groups(Report(evaluations=[doubled], comparisons=[]))[0].students
+    assert outliers_table(again) == outliers_table(students)
 
 
 def test_students_side_by_side_are_told_apart(report: Report, make_report: ModuleType) -> None:
