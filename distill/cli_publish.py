@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from distill.gate import Gate
 
 NOTHING = "none"
+MAX_REASON = 500
 
 
 def publish(
@@ -100,8 +101,8 @@ def make_gate(option: str | None, serving: Path | None, limits: Path | None, ove
     from distill.gate import Gate
     from distill.gate_limits import Limits
 
-    if override is not None and not override.strip():
-        raise InputError("--override: expected the reason, got an empty text")
+    if override is not None and not (override.strip() and override.isprintable() and len(override) <= MAX_REASON):
+        raise InputError(f"--override: expected a reason of one line and at most {MAX_REASON:,} printable characters")
     path = serving if option is None else None if option == NOTHING else Path(option)
     return Gate(
         limits=Limits() if limits is None else load_config(limits, Limits),

@@ -174,7 +174,7 @@ def test_what_is_too_small_is_named_and_nothing_judged_is_refused(
     evaluation = assessments[0].evaluation
     rows = {row.stage: row.rows for row in evaluation.slices if row.slice == "all"}
     assert record.skipped[:4] == [
-        "recall (0 pools of 1,000 or more ads)",
+        "recall (0 pools of 1,000 or more ads, the largest has 60)",
         *(f"stage {stage} ({rows[stage]:,} of 100,000 rows)" for stage in ("winners", "candidates", "eligible")),
     ]
     assert record.skipped[4].endswith("slices of fewer than 100,000 rows or 50 requests")
@@ -350,9 +350,13 @@ def test_a_wrong_limit_is_named(text: str, message: str, run: Run, log_directory
     assert not (tmp_path / "bundle").exists()
 
 
-def test_an_override_needs_a_reason(run: Run, log_directory: Path, tmp_path: Path, door: Any) -> None:
-    words = ("--logs", log_directory, "--run", run.path, "--out", tmp_path / "bundle", "--override", " ")
-    assert door("publish", *words) == (2, "error: --override: expected the reason, got an empty text\n")
+@pytest.mark.parametrize("reason", [" ", "agreed\nlaunch gate: passed", "\x1b[2Jagreed", "y" * 501])
+def test_an_override_needs_a_reason_of_one_line(
+    reason: str, run: Run, log_directory: Path, tmp_path: Path, door: Any
+) -> None:
+    words = ("--logs", log_directory, "--run", run.path, "--out", tmp_path / "bundle", "--override", reason)
+    message = "error: --override: expected a reason of one line and at most 500 printable characters\n"
+    assert door("publish", *words) == (2, message)
     assert list(tmp_path.iterdir()) == []
 
 
