@@ -125,11 +125,12 @@ def _print_comparison(comparison: "Comparison") -> None:
 
 def _worse_line(row: "SliceDifference") -> str:
     """``winners, day 2026-03-01: auc of click against teacher 0.822 -> 0.778, worse by 0.044 [0.020, 0.081]``."""
-    from distill.report_metrics import format_number
+    from distill.report_metrics import format_number, format_with_interval
 
-    worse = sorted((abs(row.low), abs(row.high)))  # the interval leaves out 0
-    by, low, high = (format_number(number, 2) for number in (abs(row.difference), *worse))
+    low, high = sorted((abs(row.low), abs(row.high)))  # the interval leaves out 0
+    by, ends = format_with_interval(abs(row.difference), (low, high))
+    ends = ends.replace(" to ", ", ")
     unit = " in its log" if row.metric == "calibration" else ""
     where = row.stage if row.slice == row.value else f"{row.stage}, {row.slice} {row.value}"
-    figures = f"{format_number(row.before, 3)} -> {format_number(row.after, 3)}, worse by {by}{unit} [{low}, {high}]"
+    figures = f"{format_number(row.before, 3)} -> {format_number(row.after, 3)}, worse by {by}{unit} [{ends}]"
     return f"{where}: {row.metric} of {row.head} against {row.against} {figures}"

@@ -19,7 +19,8 @@ def skipped(limits: Limits, evaluation: Evaluation, comparison: Comparison | Non
     """
     reason = _no_recall(limits, evaluation.recall)
     if reason:
-        yield f"recall ({reason})"
+        largest = f", the largest has {evaluation.largest_pool:,}" if evaluation.recall is None else ""
+        yield f"recall ({reason}{largest})"
     for stage in STAGE_SLICES:
         row = evaluation.metrics(stage, evaluation.tasks[0])
         rows, requests = (0, 0) if row is None else (row.rows, row.requests)

@@ -133,7 +133,7 @@ def test_what_got_worse_is_written_with_its_interval() -> None:
         verdict="worse",
     )
     where = "winners, day 2026-03-01: auc of click against teacher"
-    assert _worse_line(row) == f"{where} 0.822 -> 0.778, worse by 0.044 [0.02, 0.081]"
+    assert _worse_line(row) == f"{where} 0.822 -> 0.778, worse by 0.044 [0.020, 0.081]"
 
 
 def test_a_bundle_of_another_kind_is_refused(bundle: Bundle, log_directory: Path, tmp_path: Path) -> None:
