@@ -22,8 +22,9 @@ def skew(
         typer.Option(
             exists=True,
             file_okay=False,
-            help="Bundle whose pin embeddings are scored with it; repeat it for others. The query's own pins are the "
-            "baseline in any case.",
+            help="Bundle whose pin embeddings are scored with it; repeat it for others. Choose those of the days "
+            "before, which tell how long an index may lag, and one of another seed, the worst case. The query's own "
+            "pins are the baseline in any case.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Directory for skew.html and skew.json.")],

@@ -36,50 +36,71 @@ def train(
         ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="YAML file with a whole configuration, instead of a preset.")
+        Path | None,
+        typer.Option(
+            help="YAML file with a whole configuration, instead of a preset; docs/how-to/configuration.md lists every "
+            "key."
+        ),
     ] = None,
     start: From = None,
     end: Until = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the pairs.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the pairs; the presets' 9.")] = None,
     pairs_per_batch: Annotated[
-        int | None, typer.Option(min=1, help="Pairs a batch, whole requests of one day.")
+        int | None, typer.Option(min=1, help="Pairs a batch, whole requests of one day; the presets' 2,048.")
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Peak rate of the towers.")] = None,
-    table_learning_rate: Annotated[float | None, typer.Option(help="Peak rate of the embedding tables.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Peak rate of the towers; the preset's, 0.004 to 0.008.")
+    ] = None,
+    table_learning_rate: Annotated[
+        float | None, typer.Option(help="Peak rate of the embedding tables; the presets' 0.15.")
+    ] = None,
     validation_share: Annotated[
-        float | None, typer.Option(help="Last share of the pairs by time that decides when to stop; 0 trains on all.")
+        float | None,
+        typer.Option(
+            help="Last share of the pairs by time that decides when to stop; the presets' 0.1, and 0 trains on all."
+        ),
     ] = None,
     patience: Annotated[
-        int | None, typer.Option(min=1, help="Validations without a better KL after which training stops.")
+        int | None,
+        typer.Option(min=1, help="Validations without a better KL after which training stops; the presets' 3."),
     ] = None,
     label_weight: Annotated[
         float | None,
         typer.Option(
-            help="What a winner's true label counts beside the teacher where it is known: 0, the teacher alone [0], to "
-            "1, the label alone."
+            help="What a winner's true label counts beside the teacher where it is known: 0, the teacher alone, to "
+            "1, the label alone; the presets' 0."
         ),
     ] = None,
     listwise_weight: Annotated[
         float | None,
         typer.Option(
-            help="Weight of a term for the order within a request [0]; it moves ads against each other and leaves "
-            "the level of probabilities to the KL."
+            help="Weight of a term for the order within a request; it moves ads against each other and leaves the "
+            "level of probabilities to the KL; the presets' 0."
         ),
     ] = None,
     listwise_temperature: Annotated[
-        float | None, typer.Option(help="Of that term [1]; more than 1 looks further down the list.")
+        float | None, typer.Option(help="Of that term; more than 1 looks further down the list; the presets' 1.")
     ] = None,
     head_weight: Annotated[
-        list[str] | None, typer.Option(metavar="TASK=WEIGHT", help="Weight of one head's loss; repeat it for others.")
+        list[str] | None,
+        typer.Option(
+            metavar="TASK=X",
+            help="Weight of one head's loss, such as conversion=0.5; 1 unless named. Repeat for others.",
+        ),
     ] = None,
     stage_weight: Annotated[
         list[str] | None,
-        typer.Option(metavar="STAGE=WEIGHT", help="Factor for pairs that got as far as eligible, candidate or winner."),
+        typer.Option(
+            metavar="STAGE=X",
+            help="Factor for pairs that got as far as eligible, candidate or winner, such as winner=2; 1 unless named. "
+            "Repeat for others.",
+        ),
     ] = None,
     propensity_weights: Annotated[
-        bool | None, typer.Option(help="Weigh randomly explored ads by their inverse propensity.")
+        bool | None,
+        typer.Option("--propensity-weights", help="Weigh randomly explored ads by their inverse propensity."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of initial weights and order.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of initial weights and order; the presets' 0.")] = None,
     tensorboard: Annotated[
         bool | None, typer.Option("--tensorboard", help="Write losses and rates for TensorBoard into the run.")
     ] = None,

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import Result
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from contracts.bundle import Bundle
@@ -17,6 +18,7 @@ from contracts.schema import FeatureSchema, save_schema
 from distill.cli import app
 from distill.cli_train import choose_config
 from distill.config import DistillConfig
+from distill.presets import PRESETS
 from distill.run import load_run
 
 Invoke = Callable[..., Result]
@@ -142,3 +144,34 @@ def test_a_training_of_few_steps_is_warned_of(invoke: Invoke, tmp_path: Path) ->
     assert re.search(r"warning: \d+ steps only: lower --pairs-per-batch or raise --epochs\n", found.stderr)
     many = invoke("--out", tmp_path / "many", "--pairs-per-batch", 16)
     assert "steps only" not in many.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("epochs", "9"),
+        ("pairs_per_batch", "2,048"),
+        ("table_learning_rate", "0.15"),
+        ("validation_share", "0.1"),
+        ("patience", "3"),
+        ("label_weight", "0"),
+        ("listwise_weight", "0"),
+        ("listwise_temperature", "1"),
+        ("seed", "0"),
+    ],
+)
+def test_the_help_tells_the_value_of_all_presets(option: str, value: str) -> None:
+    configs = [preset() for preset in PRESETS.values()]
+    found = {getattr(config if hasattr(config, option) else config.loop, option) for config in configs}
+    assert {f"{number:,g}" for number in found} == {value}
+    assert f"the presets' {value}" in _help(option)
+
+
+def test_the_help_tells_the_range_of_the_presets_rates() -> None:
+    rates = [preset().loop.learning_rate for preset in PRESETS.values()]
+    assert f"the preset's, {min(rates):g} to {max(rates):g}" in _help("learning_rate")
+
+
+def _help(option: str) -> str:
+    command = get_command(app).commands["train"]
+    return next(parameter.help for parameter in command.params if parameter.name == option)

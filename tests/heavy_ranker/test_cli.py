@@ -4,11 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.main import get_command
 
 from contracts.config import dump_yaml
 from contracts.errors import ConfigError, InputError
 from contracts.schema import save_schema
-from heavy_ranker.cli import choose_config
+from heavy_ranker.cli import app, choose_config
 from heavy_ranker.cli_metrics import print_metrics
 from heavy_ranker.evaluate import task_metrics
 from heavy_ranker.presets import iqiyi, small
@@ -123,3 +124,11 @@ def test_a_training_of_few_steps_is_warned_of(invoke, schema, config_file, log_d
     given = ("--logs", log_directory, "--schema", tmp_path / "schema.yaml", "--config", config_file)
     found = invoke("train", *given, "--epochs", 1, "--batch-size", 100_000, "--out", tmp_path / "run")
     assert found.stderr.count("warning: 1 step only: lower --batch-size or raise --epochs\n") == 1
+
+
+@pytest.mark.parametrize("option", ["epochs", "batch_size", "learning_rate", "table_learning_rate", "validation_share"])
+def test_the_help_tells_the_value_of_the_default_preset(option):
+    config = small()
+    value = getattr(config if hasattr(config, option) else config.loop, option)
+    text = next(found.help for found in get_command(app).commands["train"].params if found.name == option)
+    assert f"of small {value:g}" in text
