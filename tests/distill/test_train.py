@@ -126,7 +126,7 @@ def test_a_log_that_no_teacher_scored_is_refused(
 def test_unknown_scenario_is_refused(
     log: LogPaths, schema: FeatureSchema, config: DistillConfig, tmp_path: Path
 ) -> None:
-    with pytest.raises(LogError, match="no pair is left"):
+    with pytest.raises(LogError, match="no request of scenario nowhere"):
         train_student(schema, log, tmp_path / "run", config, scenario="nowhere")
 
 
