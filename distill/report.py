@@ -3,12 +3,10 @@
 import math
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
 from contracts.artifact import write_bytes, write_json
 from distill import plots
 from distill.evaluate import Evaluation, Report
+from distill.page import inline, page_template
 from distill.recall import EQUAL_BIDS, STUDENT, TOP_K, UTILITY
 from distill.report_explorer import slice_data
 from distill.report_metrics import METRICS, format_number, format_percent
@@ -19,8 +17,6 @@ from distill.slice_table import write_slices
 from distill.slices import STAGE_SLICES
 
 HTML_FILE, JSON_FILE, SLICES_FILE = "report.html", "report.json", "slices.parquet"
-
-_TEMPLATES = Path(__file__).parent / "templates"
 
 
 def write_report(report: Report, directory: Path) -> None:
@@ -33,21 +29,14 @@ def write_report(report: Report, directory: Path) -> None:
 
 def render_html(report: Report) -> str:
     """The page: styles, plots, data and script inside it, nothing fetched, every text escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     groups = report_groups(report)
     scenarios = ", ".join(dict.fromkeys(one.scenario for one in report.evaluations))
-    return environment.get_template("report.html.j2").render(
+    return page_template("report.html.j2").render(
         title=f"Student against teacher: {scenarios}",
         sections=[build_section(group, number) for number, group in enumerate(groups, 1)],
         slice_data=slice_data(list(explored_sets(groups))),
-        styles=_inline("report.css"),
-        script=_inline("report.js"),
+        styles=inline("report.css"),
+        script=inline("report.js"),
         plots=plots,
         metrics=METRICS,
         headline_survivors=HEADLINE_SURVIVORS,
@@ -75,8 +64,3 @@ def headline(evaluation: Evaluation) -> dict[str, float]:
             found = evaluation.metrics(stage, task)
             figures[f"KL on {stage}, {task}"] = found.kl if found else math.nan
     return figures
-
-
-def _inline(name: str) -> Markup:
-    """A file of this package as it stands, for a style or script element."""
-    return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))

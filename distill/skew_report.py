@@ -3,12 +3,10 @@
 import math
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
 from contracts.artifact import write_bytes, write_json
 from distill import plots
 from distill.gate_record import POOLS
+from distill.page import inline, page_template
 from distill.plots import Plot, Scale, Series, line_plot, log_ticks
 from distill.report_metrics import BY_KEY, format_number
 from distill.report_tables import Cell, Column, Table, number_cell, text_cell
@@ -17,7 +15,6 @@ from distill.slices import STAGE_SLICES
 
 HTML_FILE, JSON_FILE = "skew.html", "skew.json"
 
-_TEMPLATES = Path(__file__).parent / "templates"
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -30,16 +27,9 @@ def write_skew(report: SkewReport, directory: Path) -> None:
 
 def render_skew(report: SkewReport) -> str:
     """The page: styles and plots inside it, nothing fetched, every text escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("skew.html.j2").render(
+    return page_template("skew.html.j2").render(
         report=report,
-        styles=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        styles=inline("report.css"),
         plots=plots,
         drawings=skew_plots(report),
         tables=[figures_table(report, stage) for stage in STAGE_SLICES] + [recall_table(report)],
