@@ -51,11 +51,16 @@ def torchrun(*arguments, restarts=0):
 def wait_for_checkpoint(out, process, above=-1):
     """The newest checkpoint's step once it is above a step; None when the run has ended before."""
     while process.poll() is None:
-        steps = [int(path.name.removeprefix("step-")) for path in (out / "checkpoints").glob("step-*")]
-        if max(steps, default=-1) > above:
-            return max(steps)
+        newest = newest_checkpoint(out)
+        if newest > above:
+            return newest
         time.sleep(0.01)
     return None
+
+
+def newest_checkpoint(out):
+    """The step of the newest checkpoint; -1 without one."""
+    return max((int(path.name.removeprefix("step-")) for path in (out / "checkpoints").glob("step-*")), default=-1)
 
 
 def workers_of(process):
@@ -107,13 +112,15 @@ def test_one_process_goes_on_where_two_were_killed(files, schema, config, log, r
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_in_every_way_ends_with_the_same_bits(files, tmp_path):
+    files = [*files, "--epochs", 16]  # workers go on for a while after torchrun has gone: the end is far enough away
     straight = torchrun(*files, "--out", tmp_path / "straight")
     straight.communicate(timeout=600)
     assert straight.returncode == 0
-    generator, reached = random.Random(5), -1
+    generator = random.Random(5)
     for who in ("one worker", "torchrun alone", "all", "one worker", "torchrun alone"):
+        before = newest_checkpoint(tmp_path / "broken")  # a kill comes later than the checkpoint that was waited for
         process = torchrun(*files, "--out", tmp_path / "broken")
-        reached = wait_for_checkpoint(tmp_path / "broken", process, above=reached)
+        reached = wait_for_checkpoint(tmp_path / "broken", process, above=before)
         assert reached is not None, f"the run had ended before {who} was killed"
         _kill(who, process, generator)
     last = torchrun(*files, "--out", tmp_path / "broken")
