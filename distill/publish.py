@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from pathlib import Path
+from shutil import copyfile
 
 import msgspec
 import numpy as np
@@ -21,7 +22,7 @@ from distill.run import Run
 from distill.slice_table import write_slices
 from engines.onnxruntime_cpu import OnnxRuntimeEngine
 from modeling.examples import Examples
-from modeling.profile import write_profile
+from modeling.profile import PROFILE_FILE
 from modeling.run import EXAMPLES
 from modeling.saved_requests import write_saved_requests
 from modeling.warm_source import write_states
@@ -49,7 +50,8 @@ def publish_student(
 
     Args:
         run: A finished run of one scenario; :func:`distill.one_scenario.of_scenario` makes one of a run of several.
-        log: Teacher-scored, of the run's teacher. Requests, parity rows, feature profile and slices come from it.
+        log: Teacher-scored, of the run's teacher. Requests, parity rows and slices come from it; the feature profile is
+            that of the pairs trained on.
         out: Directory to create.
         start: Only requests not before this time.
         end: Only requests before this time.
@@ -67,6 +69,8 @@ def publish_student(
         _check_serving(run, gate.against)
     examples = read_scored(run.schema, log, run.path / EXAMPLES, scenario=run.summary.scenario, start=start, end=end)
     _check_log(run, log, examples)
+    if not (run.path / PROFILE_FILE).exists():
+        raise InputError(f"{run.path}: has no {PROFILE_FILE}, the statistics of what it was trained on; train it again")
     period = (start, end)
     return seal_bundle(
         out,
@@ -99,7 +103,7 @@ def _fill(run: Run, examples: Examples, directory: Path, threads: int, gate: Gat
     if gate is not None:
         write_json(directory / GATE_FILE, _pass_gate(gate, run, assessment, examples, period, threads))
     write_saved_requests(run.schema, examples, directory, count=SAVED_REQUESTS)
-    write_profile(run.schema, examples, directory)
+    copyfile(run.path / PROFILE_FILE, directory / PROFILE_FILE)
     write_slices([assessment.evaluation], directory / SLICES_FILE)
 
 

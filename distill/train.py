@@ -31,6 +31,7 @@ from modeling.distributed import ALONE, Ranks
 from modeling.examples import Examples
 from modeling.loop import TrainResult, mean_loss, train
 from modeling.loop_state import too_few_steps
+from modeling.profile import write_profile
 from modeling.run import EXAMPLES, begin_run, finish_run, read_run
 from modeling.split import split_by_time
 from modeling.warm_start import WarmStart
@@ -101,6 +102,7 @@ def train_student(
                 history=[msgspec.to_builtins(look) for look in result.history],
                 warm_start=None if warm is None else warm.report,
             )
+            write_profile(schema, examples, out)
             finish_run(out, model_weights(model), summary)
         else:
             summary = read_run(out, DistillConfig, RunSummary, command="adsieve distill train")[2]

@@ -24,8 +24,11 @@ from contracts.bundle import Bundle, open_bundle
 from contracts.errors import ArtifactError, InputError, MismatchError
 from contracts.records import LogPaths
 from contracts.rows import encode_request, parse_time
+from distill.data import read_scored
 from distill.publish import publish_student
 from distill.run import Run
+from modeling.profile import feature_profile
+from modeling.run import EXAMPLES
 from towers.serving import TwoTowerServing
 
 JOB = """
@@ -100,12 +103,29 @@ def test_saved_requests_are_encodable_and_equal_the_log(bundle: Bundle, log: Log
         assert body["candidates"]["objectives"] == own["objective"].to_pylist()
 
 
-def test_slices_and_profile_are_of_this_log(bundle: Bundle, examples: pa.Table) -> None:
+def test_slices_are_of_this_log(bundle: Bundle, examples: pa.Table) -> None:
     slices = pq.read_table(bundle.file("slices.parquet")).to_pylist()
     whole = [row for row in slices if (row["stage"], row["slice"], row["against"]) == ("eligible", "all", "teacher")]
     assert [row["rows"] for row in whole] == [len(examples)] * 2
+
+
+def test_the_profile_is_of_what_was_trained_on_whatever_the_period(run: Run, log: LogPaths, tmp_path: Path) -> None:
+    trained = read_scored(run.schema, log, run.path / EXAMPLES, scenario="shopping")
+    later = datetime.fromtimestamp(float(np.median(trained.event_time)) / 1e6, tz=UTC)
+    bundle = publish_student(run, log, tmp_path / "bundle", start=later, threads=1)
     profile = msgspec.json.decode(bundle.file("profile.json").read_bytes())
-    assert set(profile["query"]["features"]) >= {"country", "activity"}
+    assert profile == msgspec.json.decode(msgspec.json.encode(feature_profile(run.schema, trained)))
+    part = read_scored(run.schema, log, run.path / EXAMPLES, scenario="shopping", start=later)
+    assert profile["query"]["rows"] != len(part.query)
+
+
+def test_a_run_without_a_profile_is_told(run: Run, log: LogPaths, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(
+        InputError, match=r"has no profile\.json, the statistics of what it was trained on; train it again"
+    ):
+        publish_student(replace(run, path=tmp_path / "run"), log, tmp_path / "bundle", threads=1)
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_the_same_run_seals_the_same_version(bundle: Bundle, run: Run, log: LogPaths, tmp_path: Path) -> None:
