@@ -16,7 +16,9 @@ from contracts.config import convert
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
 from distill.config import DistillConfig
+from distill.evaluate import Report
 from distill.publish import publish_student
+from distill.report import render_html
 from distill.run import Run
 from distill.train import train_student
 from modeling.examples import Examples, encode_log
@@ -66,6 +68,14 @@ def make_log() -> ModuleType:
 @pytest.fixture(scope="session")
 def make_report() -> ModuleType:
     return _beside("make_report")
+
+
+@pytest.fixture(scope="module")
+def file(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a module's own report."""
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(render_html(report), encoding="utf-8")
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -57,13 +57,6 @@ def report(make_report: ModuleType) -> Report:
     return make_report.make_report(texts=TEXTS)
 
 
-@pytest.fixture(scope="module")
-def file(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(render_html(report), encoding="utf-8")
-    return path
-
-
 @pytest.mark.parametrize("width", [PHONE, DESK])
 def test_it_renders_without_a_network_and_without_complaints(browser: Any, file: Path, width: int) -> None:
     browser.open(file, width=width)

@@ -27,13 +27,6 @@ def report(make_report: ModuleType) -> Report:
     return make_report.make_report(texts=TEXTS)
 
 
-@pytest.fixture(scope="module")
-def file(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(render_html(report), encoding="utf-8")
-    return path
-
-
 def _selected(report: Report, **wanted: str) -> list[SliceMetrics]:
     rows = (row for row in report.evaluations[0].slices if row.slice != "all")
     return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
