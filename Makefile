@@ -73,7 +73,7 @@ $(VENV)/.train: $(BIN)/python requirements/base.txt requirements/serve.txt requi
 	$(BIN)/python -c 'import torchrec' # a pair of torch and fbgemm that does not match fails here, not in a training run
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.train requirements/dev.txt
+$(VENV)/.dev: $(VENV)/.train requirements/dev.txt requirements/ray.txt
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -r requirements/dev.txt
 	touch $@
 

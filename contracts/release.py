@@ -1,10 +1,19 @@
 """Manifests of an index and of a release, and the check that two bundles and an index belong together."""
 
+from typing import Any
+
 import msgspec
 
 from contracts.artifact import FileEntry
 from contracts.bundle import BundleManifest
 from contracts.errors import MismatchError
+
+
+class UpdatePosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far a log of updates was taken into account: its id, and the sequence number of the last update."""
+
+    log: str
+    seq: int
 
 
 class IndexManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -14,7 +23,10 @@ class IndexManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ad-side encoding, so another heavy bundle with the same ``heavy_ad_fingerprint`` may read it. ``objectives`` gives
     the meaning of the objective codes (position; -1 is none). ``catalog`` counts the rows read and why others were
     left out, ``statuses`` the ads by status, ``dropped`` and ``faults`` the ads that could not be embedded and why,
-    ``coverage`` missing and out-of-vocabulary values by feature, for each model. Times are ISO 8601, UTC.
+    ``coverage`` missing and out-of-vocabulary values by feature, for each model, ``shift`` how far they are from what
+    the model was trained on, ``warnings`` what of it deserves a look. ``engine`` ran the pin tower; ``retrieval``
+    tells, by head, which kind of FAISS index was chosen and what was measured; ``updates`` which updates are merged
+    into it; ``reencoded_from`` the index whose other blocks it shares. Times are ISO 8601, UTC.
     """
 
     version: str
@@ -33,6 +45,12 @@ class IndexManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     dropped: dict[str, int]
     faults: dict[str, int]
     coverage: dict[str, dict]
+    shift: dict[str, dict[str, Any]] = {}
+    warnings: list[str] = []
+    engine: str | None = None
+    retrieval: dict[str, dict[str, Any]] = {}
+    updates: UpdatePosition | None = None
+    reencoded_from: str | None = None
     watermark: str
     files: dict[str, FileEntry]
     created_at: str
