@@ -25,6 +25,25 @@ from indexing.retrieval import Retrieval
 _COLUMNS = ("vectors", "bias", "status", "bids", "objectives", "advertisers")
 
 
+@dataclass(frozen=True)
+class Pins:
+    """Split pin embeddings of A ads, as ``towers.serving.score`` reads them.
+
+    Args:
+        vectors: [A, H * D], fp32, fp16 or int8.
+        bias: fp32 [A, H].
+        scales: fp32 [A, H] of int8 vectors, else None.
+    """
+
+    vectors: np.ndarray
+    bias: np.ndarray
+    scales: np.ndarray | None = None
+
+    def take(self, rows: np.ndarray) -> "Pins":
+        """The ads at these positions."""
+        return Pins(self.vectors[rows], self.bias[rows], None if self.scales is None else self.scales[rows])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Index:
     """One embedding version of a catalogue. Row r of every array is the ad ``id_table.ids([r])``.

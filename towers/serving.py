@@ -17,6 +17,7 @@ from engines.protocol import Engine
 
 PARITY_TOLERANCE = 1e-4
 """Largest error of an embedding, relative above 1: fp32 engines sum in other orders."""
+LARGEST_INT8 = 127
 
 
 class TwoTowerServing:
@@ -95,13 +96,42 @@ def split_pin_embedding(embedding: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.ascontiguousarray(vectors), np.ascontiguousarray(embedding[:, :, width - 2])
 
 
-def score(query_embedding: np.ndarray, vectors: np.ndarray, bias: np.ndarray) -> np.ndarray:
+def quantise_vectors(vectors: np.ndarray, num_heads: int) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors in int8, symmetric around zero, with one scale for each ad and head.
+
+    ``vector ~= scale * integers``, ``scale = max |vector| / 127``: a value is off by half its scale at most.
+
+    Args:
+        vectors: fp32 [A, H * D], finite.
+        num_heads: H.
+
+    Returns:
+        int8 [A, H * D] and scales fp32 [A, H].
+
+    Example:
+        >>> integers, scales = quantise_vectors(np.array([[1.0, -254.0, 0.0, 0.0]], np.float32), num_heads=2)
+        >>> integers.tolist(), scales.tolist()
+        ([[0, -127, 0, 0]], [[2.0, 0.0]])
+    """
+    by_head = vectors.reshape(len(vectors), num_heads, vectors.shape[1] // num_heads)
+    scales = (np.abs(by_head).max(axis=2) / LARGEST_INT8).astype(np.float32)
+    scales[scales < np.finfo(np.float32).tiny] = 0  # below it the quotient may overflow
+    factors = np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
+    integers = np.rint(by_head * factors[:, :, None])
+    np.clip(integers, -LARGEST_INT8, LARGEST_INT8, out=integers)
+    return integers.astype(np.int8).reshape(vectors.shape), scales
+
+
+def score(
+    query_embedding: np.ndarray, vectors: np.ndarray, bias: np.ndarray, scales: np.ndarray | None = None
+) -> np.ndarray:
     """Logits of the candidates of one request: the dot product of the D+2 dimensions, taken in fp32.
 
     Args:
         query_embedding: [H, D+2].
-        vectors: Rows of an index [C, H * D], fp32 or fp16.
+        vectors: Rows of an index [C, H * D], fp32, fp16 or int8.
         bias: Their biases [C, H], fp32.
+        scales: Of int8 vectors, one for each ad and head [C, H], fp32 (:func:`quantise_vectors`); None for others.
 
     Returns:
         float32 logits [C, H].
@@ -118,6 +148,8 @@ def score(query_embedding: np.ndarray, vectors: np.ndarray, bias: np.ndarray) ->
     heads = np.arange(num_heads)
     blocks[heads, :, heads] = query_embedding[:, :head_dim]
     logits = vectors.astype(np.float32, copy=False) @ blocks.reshape(num_heads * head_dim, num_heads)
+    if scales is not None:
+        logits *= scales
     logits += bias * query_embedding[:, head_dim]
     logits += query_embedding[:, head_dim + 1]
     return logits
