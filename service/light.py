@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from contracts.probability import sigmoid
+from contracts.utility import top_positions
 from service.candidates import Pool
 from service.releases import LoadedRelease
-from service.utility import top_positions
 from towers.serving import score
 
 

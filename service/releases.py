@@ -15,12 +15,12 @@ from contracts.errors import ArtifactError, MismatchError
 from contracts.records import STATUSES
 from contracts.release import Release, check_pairing
 from contracts.schema import FeatureSchema
+from contracts.utility import ObjectiveColumns
 from heavy_ranker.serving import EXACT_ENGINE, HeavyServing
 from indexing.index import Index
 from indexing.store import DirectoryStore, ReleasePaths
 from service.api import Versions
 from service.retrieval import Retriever
-from service.utility import ObjectiveColumns
 from towers.serving import TwoTowerServing, split_pin_embedding
 
 log = logging.getLogger(__name__)

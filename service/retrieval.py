@@ -12,8 +12,8 @@ Shapes: S ads of the sample, A ads of the index, H heads, D width of a head's ve
 import numpy as np
 
 from contracts.probability import sigmoid
+from contracts.utility import ObjectiveColumns, top_positions
 from indexing.index import Index
-from service.utility import ObjectiveColumns, top_positions
 from towers.serving import score
 
 SAMPLE_SIZE = 2048

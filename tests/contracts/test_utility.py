@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from contracts.probability import sigmoid
-from service.utility import ObjectiveColumns, top_positions
+from contracts.utility import ObjectiveColumns, top_positions
 
 
 def test_each_objective_pays_for_its_own_head():
