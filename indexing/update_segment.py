@@ -1,0 +1,90 @@
+"""The lines of a segment of the update log: each with a checksum, each batch whole or not there.
+
+A line is ``CRC FLAG JSON``: the CRC-32, in hexadecimal, of what follows it; the flag ``+`` where more lines of the
+same append follow and ``.`` at its last. What stands after the last whole batch was cut off by a kill or a full disk:
+readers ignore it and the next writer removes it. A damaged line elsewhere is skipped and counted.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+import msgspec
+
+from indexing.update_record import Update, decode_update, encode_update
+
+_MORE, _LAST = b"+", b"."
+_CRC_DIGITS = 8
+_SEQ = re.compile(rb'"seq":([0-9]{1,18})\b')
+_MAX_LOST = 1_000_000
+_JSON_AT = _CRC_DIGITS + 3  # after the checksum, a space, the flag and a space
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What a stretch of a segment holds.
+
+    Args:
+        updates: Of whole batches, in order.
+        size: Bytes of whole batches; the rest of the stretch is unfinished.
+        seq: Of the last line of these; estimated where that line is damaged, so that no number is given twice.
+        damaged: Lines that were skipped.
+    """
+
+    updates: list[Update]
+    size: int
+    seq: int
+    damaged: int
+
+
+def encode_batch(updates: Sequence[Update]) -> bytes:
+    """The lines of one append."""
+    lines = []
+    for place, update in enumerate(updates, 1):
+        body = b"%s %s" % (_LAST if place == len(updates) else _MORE, encode_update(update))
+        lines.append(b"%08x %s\n" % (crc32(body), body))
+    return b"".join(lines)
+
+
+def scan(data: bytes, seq: int = 0) -> Scanned:
+    """Read all whole batches of ``data``, which begins at a line's start after the update ``seq``.
+
+    Example:
+        >>> batch = encode_batch([Update(seq=1, ad_id="a", at=0, bid=1.0), Update(seq=2, ad_id="b", at=0, bid=2.0)])
+        >>> whole = scan(batch + batch[:-1])
+        >>> [update.ad_id for update in whole.updates], whole.size == len(batch)
+        (['a', 'b'], True)
+    """
+    updates: list[Update] = []
+    num_whole = size = at = damaged = whole_damaged = 0
+    whole_seq = seq
+    lines = data.split(b"\n")
+    lines.pop()  # what follows the last line's end
+    for line in lines:
+        at += len(line) + 1
+        update = _read(line)
+        if update is None:
+            damaged += 1
+            seq = _lost_seq(line, seq)
+        else:
+            updates.append(update)
+            seq = update.seq
+        if update is None or line[_CRC_DIGITS + 1 : _CRC_DIGITS + 2] == _LAST:
+            num_whole, size, whole_seq, whole_damaged = len(updates), at, seq, damaged
+    return Scanned(updates[:num_whole], size, whole_seq, whole_damaged)
+
+
+def _lost_seq(line: bytes, seq: int) -> int:
+    """The number of the last update in a damaged line; two lines are one where the line's end between them is lost."""
+    found = [int(digits) for digits in _SEQ.findall(line)]
+    return max([seq + 1, *(one for one in found if one <= seq + _MAX_LOST)])
+
+
+def _read(line: bytes) -> Update | None:
+    try:
+        if int(line[:_CRC_DIGITS], 16) != crc32(memoryview(line)[_CRC_DIGITS + 1 :]):
+            return None
+        return decode_update(memoryview(line)[_JSON_AT:])
+    except (ValueError, msgspec.DecodeError):  # a ValueError is also what text that is no UTF-8 raises
+        return None
