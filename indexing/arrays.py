@@ -1,8 +1,12 @@
 """Arrays that grow on disk: rows are appended to a .npy file whose header is completed at the end."""
 
+import os
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
+
+from contracts.errors import ArtifactError
 
 HEADER_BYTES = 128
 _MAGIC = b"\x93NUMPY\x01\x00"
@@ -11,12 +15,18 @@ _MAGIC = b"\x93NUMPY\x01\x00"
 class ArrayWriter:
     """Appends rows to a .npy file, so that memory stays small whatever the number of rows.
 
+    A writer that was interrupted goes on: what follows the last row that is known to be on disk is cut off.
+
     Source: the .npy format, version 1.0, with a header of fixed size.
 
     Args:
-        path: File to create.
+        path: File to create, or to go on with.
         dtype: Type of a value.
         row_shape: Shape of one row; () for a column of scalars.
+        resume_rows: Rows of the file to keep; 0 begins anew.
+
+    Raises:
+        ArtifactError: The file holds fewer rows than are to be kept.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -27,10 +37,14 @@ class ArrayWriter:
         (3, 2)
     """
 
-    def __init__(self, path: Path, dtype: np.typing.DTypeLike, row_shape: tuple[int, ...] = ()) -> None:
-        self._dtype, self._row_shape, self.num_rows = np.dtype(dtype), row_shape, 0
-        self._file = open(path, "wb")  # noqa: SIM115 - closed by close
-        self._file.write(self._header())
+    def __init__(
+        self, path: Path, dtype: np.typing.DTypeLike, row_shape: tuple[int, ...] = (), *, resume_rows: int = 0
+    ) -> None:
+        self._dtype, self._row_shape, self.num_rows = np.dtype(dtype), row_shape, resume_rows
+        row_bytes = self._dtype.itemsize * int(np.prod(row_shape))
+        self._file = open_appending(path, HEADER_BYTES + resume_rows * row_bytes if resume_rows else 0)
+        if not resume_rows:
+            self._file.write(self._header())
 
     def append(self, rows: np.ndarray) -> None:
         """Append rows [B, *row_shape], cast to the file's type.
@@ -42,6 +56,11 @@ class ArrayWriter:
             raise ValueError(f"rows of shape {self._row_shape} are expected, got {rows.shape[1:]}")
         self._file.write(np.ascontiguousarray(rows, self._dtype).data)
         self.num_rows += len(rows)
+
+    def sync(self) -> None:
+        """Bring the rows to disk, so that a later writer can go on after them."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Complete the header and close the file."""
@@ -60,6 +79,23 @@ class ArrayWriter:
         text = repr({"descr": self._dtype.str, "fortran_order": False, "shape": shape})
         length = HEADER_BYTES - len(_MAGIC) - 2
         return _MAGIC + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"
+
+
+def open_appending(path: Path, keep_bytes: int) -> BinaryIO:
+    """Open a file to append to it after its first ``keep_bytes``; 0 begins anew.
+
+    Raises:
+        ArtifactError: It holds fewer bytes.
+    """
+    if not keep_bytes:
+        return open(path, "wb")
+    found = path.stat().st_size if path.exists() else 0
+    if found < keep_bytes:
+        raise ArtifactError(f"{path}: {found} bytes, expected at least {keep_bytes} to go on after")
+    file = open(path, "r+b")  # noqa: SIM115 - closed by its owner
+    file.truncate(keep_bytes)
+    file.seek(keep_bytes)
+    return file
 
 
 def map_array(path: Path) -> np.ndarray:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from contracts.errors import ArtifactError
 from indexing.arrays import ArrayWriter, map_array
 
 
@@ -32,3 +33,31 @@ def test_rows_of_another_shape_are_refused(tmp_path: Path) -> None:
         pytest.raises(ValueError, match=r"rows of shape \(4,\) are expected, got \(3,\)"),
     ):
         writer.append(np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_an_interrupted_array_goes_on_after_the_rows_that_are_kept(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    whole = np.random.default_rng(0).normal(size=(9, *shape)).astype(np.float32)
+    with ArrayWriter(tmp_path / "unbroken.npy", np.float32, shape) as unbroken:
+        unbroken.append(whole)
+    path = tmp_path / "x.npy"
+    dead = ArrayWriter(path, np.float32, shape)
+    dead.append(whole[:4])
+    dead.sync()
+    dead.append(np.zeros((2, *shape)))
+    dead._file.flush()  # rows that no checkpoint knows of
+    with ArrayWriter(path, np.float32, shape, resume_rows=4) as writer:
+        writer.append(whole[4:])
+    assert path.read_bytes() == (tmp_path / "unbroken.npy").read_bytes()
+    with ArrayWriter(path, np.float32, shape) as anew:
+        anew.append(whole)
+    assert path.read_bytes() == (tmp_path / "unbroken.npy").read_bytes()
+
+
+def test_rows_that_are_not_there_cannot_be_kept(tmp_path: Path) -> None:
+    with ArrayWriter(tmp_path / "x.npy", np.float32, (4,)) as writer:
+        writer.append(np.zeros((2, 4)))
+    with pytest.raises(ArtifactError, match=r"x\.npy: 160 bytes, expected at least 176 to go on after"):
+        ArrayWriter(tmp_path / "x.npy", np.float32, (4,), resume_rows=3)
+    with pytest.raises(ArtifactError, match=r"y\.npy: 0 bytes"):
+        ArrayWriter(tmp_path / "y.npy", np.float32, (4,), resume_rows=3)
