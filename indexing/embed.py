@@ -7,9 +7,15 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from contracts.bundle import PARITY_FILE, Bundle
-from contracts.encoding import Coverage, Encoded, EncodedBatch, Encoder
+from contracts.encoding import Encoded, EncodedBatch, Encoder
+from contracts.records import plain_text, utc_micros
+from indexing.attributes import ATTRIBUTES, AdAttributes, ad_attributes
 from indexing.catalog import check_features
-from towers.serving import TwoTowerServing, split_pin_embedding
+from indexing.counters import Counters
+from towers.serving import TwoTowerServing, quantise_vectors, split_pin_embedding
+
+DTYPES = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32), "int8": np.dtype(np.int8)}
+"""Of the vectors, by precision. Biases and scales are fp32 always."""
 
 
 @dataclass(frozen=True)
@@ -19,39 +25,60 @@ class EmbeddedAds:
     Args:
         vectors: [A, H * D], of the index's precision.
         bias: float32 [A, H].
+        scales: float32 [A, H] of int8 vectors, else None.
         heavy: Encoded features for the heavy ranker, or None without one.
     """
 
     vectors: np.ndarray
     bias: np.ndarray
+    scales: np.ndarray | None
     heavy: Encoded | None
 
 
+@dataclass(frozen=True)
+class EmbeddedBatch:
+    """A ads of a batch that can be stored, and what was counted of all that were read.
+
+    Args:
+        ids: [A].
+        ads: What is stored of them.
+        attributes: Status, bid, objective, advertiser.
+        valid_from: int64 [A], microseconds UTC.
+        counters: Over the ``num_read`` ads.
+        num_read: Ads of the catalogue in this batch, those left out included.
+    """
+
+    ids: pa.StringArray
+    ads: EmbeddedAds
+    attributes: AdAttributes
+    valid_from: np.ndarray
+    counters: Counters
+    num_read: int
+
+
 class AdEmbedder:
-    """Embeds and encodes batches of raw ads, and keeps count of what was missing, invalid or out of vocabulary.
+    """Embeds and encodes batches of raw ads. It keeps no state, so that several threads may share it.
 
     Args:
         two_tower: Its pin tower embeds; it is first checked against the rows saved in the bundle.
         heavy: Its schema encodes the ads' features, or None.
-        precision: ``fp16`` or ``fp32``, of the vectors.
-        threads: Threads of the pin tower.
+        precision: ``fp16``, ``fp32`` or ``int8``, of the vectors.
+        threads: Calls of ``embed`` that run at once.
 
     Raises:
         ArtifactError: The pin tower does not compute what it computed when the bundle was sealed.
     """
 
     def __init__(self, two_tower: Bundle, heavy: Bundle | None, *, precision: str, threads: int) -> None:
-        self._towers = TwoTowerServing.load(two_tower, threads=threads)
+        self._towers = TwoTowerServing.load(two_tower, threads=1)
         self._towers.check_parity(two_tower.tensors(PARITY_FILE), source=str(two_tower.file(PARITY_FILE)))
         self._bundles = {"two_tower": two_tower} | ({"heavy": heavy} if heavy else {})
         self._encoders = {"two_tower": self._towers.ad_encoder} | (
             {"heavy": Encoder(heavy.schema, "ad")} if heavy else {}
         )
-        self._dtype = np.dtype(np.float16 if precision == "fp16" else np.float32)
+        self._objective_names = two_tower.schema.objective_names
+        self._precision, self.threads = precision, threads
         self.head_dim = self._embedding_width() - 2
-        self.coverage = {name: Coverage() for name in self._encoders}
-        self.faults: dict[str, int] = {}
-        self.dropped = {"features": 0, "embedding": 0}
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -63,36 +90,74 @@ class AdEmbedder:
         for name, encoder in self._encoders.items():
             check_features(dataset, encoder.columns, model=self._bundles[name].manifest.version)
 
-    def embed(self, ads: pa.Table, *, source: str) -> tuple[EmbeddedAds, np.ndarray]:
+    def embed(self, ads: pa.Table, *, source: str) -> EmbeddedBatch:
         """Embed a batch of B ads.
 
-        Returns:
-            The A ads that can be stored, and which they are, bool [B]. An ad with NaN, infinity or an invalid value, or
-            with an embedding that is not finite in the index's precision, is left out and counted.
+        An ad with NaN, infinity or an invalid value, or with an embedding that is not finite in the index's precision,
+        is left out and counted.
+
+        Args:
+            ads: Columns ``ad_id``, ``valid_from``, those of :attr:`columns`, and those of the attributes that exist.
+            source: File, for messages.
 
         Raises:
-            LogError: A column has a type that a feature cannot read.
+            LogError: A column has a type that a feature cannot read, or a value is unknown.
         """
-        encoded = {name: self._encode(name, encoder, ads, source) for name, encoder in self._encoders.items()}
+        encoded = {
+            name: encoder.encode(ads, num_rows=len(ads), invalid="mark", source=source)
+            for name, encoder in self._encoders.items()
+        }
         valid = ~np.any([batch.invalid for batch in encoded.values()], axis=0)
         vectors, bias = split_pin_embedding(self._towers.embed_ads(encoded["two_tower"].encoded))
-        with np.errstate(over="ignore"):
-            vectors = vectors.astype(self._dtype)
-        finite = np.isfinite(vectors).all(1) & np.isfinite(bias).all(1)
+        stored, finite = self._stored(vectors, bias)
         usable = valid & finite
-        self.dropped["features"] += int((~valid).sum())
-        self.dropped["embedding"] += int((valid & ~finite).sum())
-        heavy = encoded["heavy"].encoded.take(usable) if "heavy" in encoded else None
-        return EmbeddedAds(vectors[usable], bias[usable], heavy), usable
+        heavy = encoded["heavy"].encoded if "heavy" in encoded else None
+        names = ["ad_id", "valid_from", *(name for name in ATTRIBUTES if name in ads.column_names)]
+        about = ads.select(names) if usable.all() else ads.select(names).filter(pa.array(usable))
+        return EmbeddedBatch(
+            ids=plain_text(about["ad_id"].combine_chunks()),
+            ads=_kept(EmbeddedAds(*stored, heavy), usable),
+            attributes=ad_attributes(about, self._objective_names, source=source),
+            valid_from=utc_micros(about["valid_from"], column="valid_from", source=source),
+            counters=_counters(encoded, {"features": ~valid, "embedding": valid & ~finite}),
+            num_read=len(ads),
+        )
+
+    def _stored(
+        self, vectors: np.ndarray, bias: np.ndarray
+    ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]:
+        """Vectors, biases and scales as they are stored, and which ads they are finite for, bool [B]."""
+        finite = np.isfinite(vectors).all(1) & np.isfinite(bias).all(1)
+        if self._precision == "int8":
+            integers, scales = quantise_vectors(np.where(finite[:, None], vectors, 0), bias.shape[1])
+            return (integers, bias, scales), finite
+        with np.errstate(over="ignore"):
+            vectors = vectors.astype(DTYPES[self._precision], copy=False)
+        if self._precision == "fp16":
+            finite &= np.isfinite(vectors).all(1)
+        return (vectors, bias, None), finite
 
     def _embedding_width(self) -> int:
         nothing = self._towers.ad_encoder.encode({}, num_rows=1, absent="missing").encoded
         return self._towers.embed_ads(nothing).shape[2]
 
-    def _encode(self, name: str, encoder: Encoder, ads: pa.Table, source: str) -> EncodedBatch:
-        batch = encoder.encode(ads, num_rows=len(ads), invalid="mark", source=source)
-        self.coverage[name] = self.coverage[name].merge(batch.coverage)
-        for fault in batch.faults:
-            rule = f"{name} {fault.column}: {fault.rule}"
-            self.faults[rule] = self.faults.get(rule, 0) + fault.count
-        return batch
+
+def _kept(ads: EmbeddedAds, usable: np.ndarray) -> EmbeddedAds:
+    """The ads where ``usable`` is true, without a copy where all are."""
+    if usable.all():
+        return ads
+    scales = None if ads.scales is None else ads.scales[usable]
+    heavy = None if ads.heavy is None else ads.heavy.take(usable)
+    return EmbeddedAds(ads.vectors[usable], ads.bias[usable], scales, heavy)
+
+
+def _counters(encoded: dict[str, EncodedBatch], dropped: dict[str, np.ndarray]) -> Counters:
+    return Counters(
+        dropped={reason: int(rows.sum()) for reason, rows in dropped.items()},
+        faults={
+            f"{name} {fault.column}: {fault.rule}": fault.count
+            for name, batch in encoded.items()
+            for fault in batch.faults
+        },
+        coverage={name: batch.coverage for name, batch in encoded.items()},
+    )

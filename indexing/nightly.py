@@ -16,13 +16,15 @@ from contracts.bundle import Bundle, open_bundle
 from contracts.errors import InputError, LogError, MismatchError
 from contracts.layout import side_layout
 from contracts.progress import progress
-from contracts.records import STATUSES, open_dataset, plain_text
+from contracts.records import STATUSES, open_dataset
 from contracts.release import IndexManifest
-from indexing.attributes import ATTRIBUTES, ad_attributes
+from indexing.attributes import ATTRIBUTES
 from indexing.blocks import BlockWriter
 from indexing.catalog import Catalog, plan_catalog
 from indexing.config import IndexConfig
+from indexing.counters import Counters
 from indexing.embed import AdEmbedder
+from indexing.pipeline import embed_batches
 
 _VERSION_HEX = 12
 
@@ -68,9 +70,9 @@ def build_index(
         scratch = aside / "scratch"
         scratch.mkdir()
         catalog = plan_catalog(dataset, scenario=scenario, as_of=_micros(as_of), directory=scratch)
-        statuses = _write_blocks(aside, catalog, embedder, bundle, heavy_bundle, config)
+        statuses, counters = _write_blocks(aside, catalog, embedder, bundle, heavy_bundle, config)
         shutil.rmtree(scratch)
-        manifest = _manifest(aside, catalog, embedder, bundle, heavy_bundle, config, statuses)
+        manifest = _manifest(aside, catalog, embedder, bundle, heavy_bundle, config, statuses, counters)
         write_json(aside / MANIFEST, manifest)
     return manifest
 
@@ -101,39 +103,36 @@ def _write_blocks(
     bundle: Bundle,
     heavy: Bundle | None,
     config: IndexConfig,
-) -> np.ndarray:
-    """Stream the catalogue into the blocks; return how many ads have each status."""
-    schema = bundle.schema
+) -> tuple[np.ndarray, Counters]:
+    """Stream the catalogue into the blocks; return how many ads have each status, and what was counted."""
     blocks = BlockWriter(
         directory,
-        schema,
+        bundle.schema,
         head_dim=embedder.head_dim,
         precision=config.precision,
         heavy_layout=side_layout(heavy.schema, "ad") if heavy is not None else None,
     )
     attributes = [name for name in ATTRIBUTES if name in catalog.dataset.schema.names]
-    columns = sorted({"ad_id", *attributes, *embedder.columns})
-    statuses = np.zeros(len(STATUSES), np.int64)
+    columns = sorted({"ad_id", "valid_from", *attributes, *embedder.columns})
+    statuses, counters = np.zeros(len(STATUSES), np.int64), Counters()
     with progress("Embedding ads", total=catalog.num_ads, unit="ads") as advance:
-        for table, file in catalog.batches(columns, config.batch_size):
-            ads, usable = embedder.embed(table, source=file)
-            kept = table.filter(pa.array(usable))
-            of_ads = ad_attributes(kept, schema.objective_names, source=file)
-            blocks.append(plain_text(kept["ad_id"].combine_chunks()), ads, of_ads)
-            statuses += np.bincount(of_ads.status, minlength=len(STATUSES))
-            advance(len(table))
-    _check_dropped(embedder, catalog, config)
+        for batch in embed_batches(catalog, embedder, columns, config.batch_size):
+            blocks.append(batch.ids, batch.ads, batch.attributes)
+            statuses += np.bincount(batch.attributes.status, minlength=len(STATUSES))
+            counters = counters.merge(batch.counters)
+            advance(batch.num_read)
+    _check_dropped(counters, catalog, config)
     blocks.finish(source=catalog.source)
-    return statuses
+    return statuses, counters
 
 
-def _check_dropped(embedder: AdEmbedder, catalog: Catalog, config: IndexConfig) -> None:
-    dropped = sum(embedder.dropped.values())
+def _check_dropped(counters: Counters, catalog: Catalog, config: IndexConfig) -> None:
+    dropped = sum(counters.dropped.values())
     share = dropped / catalog.num_ads
     if share > config.max_dropped_share or dropped == catalog.num_ads:
         raise LogError(
             f"{catalog.source}: {dropped} of {catalog.num_ads} ads ({share:.2%}) cannot be embedded, at most "
-            f"{config.max_dropped_share:.2%} are allowed (max_dropped_share): {embedder.faults or embedder.dropped}"
+            f"{config.max_dropped_share:.2%} are allowed (max_dropped_share): {counters.faults or counters.dropped}"
         )
 
 
@@ -145,6 +144,7 @@ def _manifest(
     heavy: Bundle | None,
     config: IndexConfig,
     statuses: np.ndarray,
+    counters: Counters,
 ) -> IndexManifest:
     files = file_entries(aside)
     identity = {
@@ -162,12 +162,12 @@ def _manifest(
         objectives=list(bundle.schema.objective_names),
         head_dim=embedder.head_dim,
         precision=config.precision,
-        num_ads=catalog.num_ads - sum(embedder.dropped.values()),
+        num_ads=catalog.num_ads - sum(counters.dropped.values()),
         catalog=catalog.counts,
         statuses=dict(zip(STATUSES, statuses.tolist(), strict=True)),
-        dropped=embedder.dropped,
-        faults=embedder.faults,
-        coverage={name: asdict(coverage) for name, coverage in embedder.coverage.items()},
+        dropped=counters.dropped,
+        faults=counters.faults,
+        coverage={name: asdict(coverage) for name, coverage in counters.coverage.items()},
         files=files,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         **identity,

@@ -1,0 +1,74 @@
+"""From a catalogue to its embedded ads, in order: one thread reads, several embed, the caller writes.
+
+Each thread takes a batch through all its steps (encode, look up, pin tower, quantise) on a core of its own, so that no
+step waits for another and nothing is handed from core to core. Arrow, NumPy and the engines release the GIL.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pyarrow as pa
+
+from indexing.catalog import Catalog
+from indexing.embed import AdEmbedder, EmbeddedBatch
+
+BATCHES_AHEAD = 2
+"""Batches a thread that are read before they are wanted: one in work, one that waits for its turn."""
+
+
+def embed_batches(
+    catalog: Catalog, embedder: AdEmbedder, columns: Sequence[str], batch_size: int, skip_rows: int = 0
+) -> Iterator[EmbeddedBatch]:
+    """Embed the catalogue's ads in their order.
+
+    The result depends neither on the number of threads nor on which of them is faster. An error in a batch is raised
+    after the batches before it were given out; no thread goes on when this ends, by whatever cause.
+
+    Args:
+        catalog: Whose ads.
+        embedder: Embeds a batch; called from ``embedder.threads`` threads at once.
+        columns: Raw columns to read, those of ``embedder.columns`` among them.
+        batch_size: Ads of a batch, at most.
+        skip_rows: Ads at the beginning that are left out: the sum of ``num_read`` over batches that were kept before.
+
+    Raises:
+        LogError: A column has a wrong type, or a value is unknown.
+    """
+    pending: deque[Future[EmbeddedBatch]] = deque()
+    pool = ThreadPoolExecutor(embedder.threads, thread_name_prefix="embed")
+    try:
+        for table, file in _whole_batches(_skipped(catalog.batches(columns, batch_size), skip_rows), batch_size):
+            pending.append(pool.submit(embedder.embed, table, source=file))
+            if len(pending) > BATCHES_AHEAD * embedder.threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+Tables = Iterable[tuple[pa.Table, str]]
+
+
+def _skipped(tables: Tables, rows: int) -> Iterator[tuple[pa.Table, str]]:
+    """The tables without their first ``rows`` rows."""
+    for table, file in tables:
+        skipped = min(rows, len(table))
+        rows -= skipped
+        if skipped < len(table):
+            yield table.slice(skipped) if skipped else table, file
+
+
+def _whole_batches(tables: Tables, batch_size: int) -> Iterator[tuple[pa.Table, str]]:
+    """The tables with small neighbours of one file joined: where few rows are kept, a scan leaves few in each batch."""
+    waiting: list[pa.Table] = []
+    rows, of_file = 0, ""
+    for table, file in tables:
+        if waiting and (file != of_file or rows + len(table) > batch_size):
+            yield pa.concat_tables(waiting), of_file
+            waiting, rows = [], 0
+        waiting.append(table)
+        rows, of_file = rows + len(table), file
+    if waiting:
+        yield pa.concat_tables(waiting), of_file
