@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from contracts.layout import SideLayout
 from contracts.schema import FeatureSchema
 from indexing.arrays import ArrayWriter
-from indexing.attributes import AdAttributes, Numbering
-from indexing.embed import EmbeddedAds
+from indexing.attributes import Numbering
+from indexing.embed import DTYPES, EmbeddedBatch
 from indexing.id_table import IdTable, IdTableWriter
 from indexing.retrieval import IMPRESSION, RetrievalWriter
 
@@ -21,7 +20,7 @@ class BlockWriter:
         directory: Existing directory of the index.
         schema: Of the two-tower bundle: its tasks are the heads.
         head_dim: Width of a head's vector.
-        precision: ``fp16`` or ``fp32``, of the vectors.
+        precision: Of the vectors, see ``indexing.embed.DTYPES``.
         heavy_layout: Layout of the heavy ranker's ad side, or None.
     """
 
@@ -29,14 +28,17 @@ class BlockWriter:
         self, directory: Path, schema: FeatureSchema, *, head_dim: int, precision: str, heavy_layout: SideLayout | None
     ) -> None:
         num_heads = len(schema.tasks)
-        shapes: dict[str, tuple[type, tuple[int, ...]]] = {
-            "vectors": (np.float16 if precision == "fp16" else np.float32, (num_heads * head_dim,)),
+        shapes: dict[str, tuple[np.typing.DTypeLike, tuple[int, ...]]] = {
+            "vectors": (DTYPES[precision], (num_heads * head_dim,)),
             "bias": (np.float32, (num_heads,)),
             "status": (np.int8, ()),
             "bids": (np.float32, ()),
             "objectives": (np.int8, ()),
+            "valid-from": (np.int64, ()),
             "advertisers": (np.int32, ()),
         }
+        if precision == "int8":
+            shapes["scales"] = (np.float32, (num_heads,))
         if heavy_layout is not None:
             shapes["heavy-ids"] = (np.int32, (heavy_layout.num_ids,))
             shapes["heavy-floats"] = (np.float32, (heavy_layout.num_floats,))
@@ -47,24 +49,28 @@ class BlockWriter:
         self._head_of_objective = np.array([*objective_heads(schema), 0])
         self._advertisers = Numbering()
 
-    def append(self, ids: pa.StringArray, ads: EmbeddedAds, attributes: AdAttributes) -> None:
-        """Append B ads."""
+    def append(self, batch: EmbeddedBatch) -> None:
+        """Append the A ads of a batch."""
+        ads, attributes = batch.ads, batch.attributes
         columns = {
             "vectors": ads.vectors,
             "bias": ads.bias,
             "status": attributes.status,
             "bids": attributes.bids,
             "objectives": attributes.objectives,
+            "valid-from": batch.valid_from,
             "advertisers": self._advertisers(attributes.advertisers),
         }
+        if ads.scales is not None:
+            columns["scales"] = ads.scales
         if ads.heavy is not None:
             columns |= {"heavy-ids": ads.heavy.ids, "heavy-floats": ads.heavy.floats}
         for name, writer in self._arrays.items():
             writer.append(columns[name])
-        self._ids.append(ids)
+        self._ids.append(batch.ids)
         heads = self._head_of_objective[attributes.objectives]
         self._retrieval.append(ads.vectors, ads.bias, heads, attributes.bids)
-        self.num_ads += len(ids)
+        self.num_ads += len(batch.ids)
 
     def finish(self, *, source: str) -> None:
         """Complete all files; LogError when an id came twice."""

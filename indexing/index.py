@@ -2,7 +2,7 @@
 
     ids/                        id table
     vectors.npy, bias.npy       [A, H * D] fp16 or fp32; [A, H] fp32
-    status.npy, bids.npy, objectives.npy, advertisers.npy, advertisers/
+    status.npy, bids.npy, objectives.npy, valid-from.npy, advertisers.npy, advertisers/
     retrieval/                  FAISS, for requests without candidates
     heavy-ids.npy, heavy-floats.npy
 
@@ -22,7 +22,7 @@ from indexing.arrays import map_array
 from indexing.id_table import IdTable
 from indexing.retrieval import Retrieval
 
-_COLUMNS = ("vectors", "bias", "status", "bids", "objectives", "advertisers")
+_COLUMNS = ("vectors", "bias", "status", "bids", "objectives", "valid_from", "advertisers")
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,10 @@ class Index:
         status: int8 [A], position in ``contracts.records.STATUSES``.
         bids: float32 [A]; NaN where the catalogue has none.
         objectives: int8 [A], position in ``manifest.objectives``; -1 where the catalogue has none.
+        valid_from: int64 [A], microseconds UTC, since when the indexed content of each ad is valid.
         advertisers: int32 [A], row in ``advertiser_ids``; -1 where the catalogue has none.
         heavy_ads: Encoded features for the heavy ranker, or None.
+        scales: float32 [A, H] of int8 vectors, else None.
     """
 
     path: Path
@@ -66,10 +68,12 @@ class Index:
     status: np.ndarray
     bids: np.ndarray
     objectives: np.ndarray
+    valid_from: np.ndarray
     advertisers: np.ndarray
     advertiser_ids: IdTable
     heavy_ads: Encoded | None
     retrieval: Retrieval
+    scales: np.ndarray | None = None
 
     @classmethod
     def open(cls, path: Path, *, verify: bool = True) -> "Index":
@@ -94,6 +98,7 @@ class Index:
             advertiser_ids=IdTable.open(path / "advertisers"),
             heavy_ads=heavy,
             retrieval=Retrieval.open(path / "retrieval", num_heads=len(manifest.tasks), head_dim=manifest.head_dim),
+            scales=_map(path, "scales") if manifest.precision == "int8" else None,
             **columns,
         )
         index._check_lengths()
@@ -102,6 +107,11 @@ class Index:
     @property
     def scenario(self) -> str:
         return self.manifest.scenario
+
+    @property
+    def pins(self) -> Pins:
+        """What scores all ads."""
+        return Pins(self.vectors, self.bias, self.scales)
 
     def __len__(self) -> int:
         return self.manifest.num_ads
@@ -139,7 +149,12 @@ class Index:
 
 
 def _map(path: Path, name: str) -> np.ndarray:
+    file = path / f"{name.replace('_', '-')}.npy"
     try:
-        return map_array(path / f"{name}.npy")
+        return map_array(file)
+    except FileNotFoundError:
+        raise ArtifactError(
+            f"{file}: missing, an earlier version of adsieve made this index; run `adsieve index build` again"
+        ) from None
     except (OSError, ValueError) as error:
-        raise ArtifactError(f"{path / name}.npy: not an array: {error}") from error
+        raise ArtifactError(f"{file}: not an array: {error}") from error

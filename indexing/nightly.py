@@ -117,7 +117,7 @@ def _write_blocks(
     statuses, counters = np.zeros(len(STATUSES), np.int64), Counters()
     with progress("Embedding ads", total=catalog.num_ads, unit="ads") as advance:
         for batch in embed_batches(catalog, embedder, columns, config.batch_size):
-            blocks.append(batch.ids, batch.ads, batch.attributes)
+            blocks.append(batch)
             statuses += np.bincount(batch.attributes.status, minlength=len(STATUSES))
             counters = counters.merge(batch.counters)
             advance(batch.num_read)

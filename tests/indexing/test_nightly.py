@@ -88,6 +88,7 @@ def test_an_index_equals_the_plain_formula(
     np.testing.assert_array_equal(index.bids[rows], bids)
     objectives = [*manifest.objectives, None]
     assert [objectives[code] for code in index.objectives[rows]] == [row["objective"] for row in expected]
+    assert index.valid_from[rows].tolist() == [row["time"] for row in expected]
     advertisers = [*index.advertiser_ids.ids(np.arange(len(index.advertiser_ids))), None]
     assert [advertisers[code] for code in index.advertisers[rows]] == [row["advertiser_id"] for row in expected]
 
