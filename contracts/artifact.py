@@ -64,18 +64,41 @@ def publishing(target: Path) -> Iterator[Path]:
         InputError: ``target`` exists already and is not an empty directory.
     """
     target = Path(target).absolute()
-    _refuse_existing(target)
+    refuse_existing(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     aside, lock = _create_aside(target)
     try:
         yield aside
-        _finish(aside)
-        _rename(aside, target)
+        finish_directory(aside, target)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
     finally:
         os.close(lock)
+
+
+def finish_directory(aside: Path, target: Path) -> None:
+    """Flush all files of ``aside`` to disk, write ``READY`` last, and make it appear as ``target`` in one step.
+
+    Raises:
+        InputError: Another process created ``target`` meanwhile.
+    """
+    _finish(aside)
+    _rename(aside, target)
+
+
+def refuse_existing(target: Path) -> None:
+    """Refuse a place where something is already.
+
+    Raises:
+        InputError: ``target`` exists and is not an empty directory.
+    """
+    if is_ready(target):
+        raise InputError(
+            f"{target}: already holds a finished artifact; artifacts are written once, choose another path"
+        )
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise InputError(f"{target}: exists and is not an empty directory")
 
 
 def is_ready(directory: Path) -> bool:
@@ -229,15 +252,6 @@ def file_lock(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _refuse_existing(target: Path) -> None:
-    if is_ready(target):
-        raise InputError(
-            f"{target}: already holds a finished artifact; artifacts are written once, choose another path"
-        )
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise InputError(f"{target}: exists and is not an empty directory")
 
 
 def _create_aside(target: Path) -> tuple[Path, int]:

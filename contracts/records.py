@@ -4,6 +4,8 @@ Logs are Parquet datasets: ``requests/``, ``candidates/``, ``ads/`` and, optiona
 Readers take string, large_string and dictionary columns, and timestamps of any unit that carry a zone.
 """
 
+import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -113,13 +115,17 @@ def dataset_files(path: str | Path) -> list[str]:
     return sorted(found)
 
 
-def open_dataset(path: str | Path) -> ds.Dataset:
-    """Open a log dataset; its schema is the union of its files' schemas.
+def open_dataset(*paths: str | Path) -> ds.Dataset:
+    """Open a log dataset, of one place or several; its schema is the union of its files' schemas.
 
     Raises:
-        LogError: Nothing is there, a file is not Parquet, or two files disagree on the type of a column.
+        LogError: Nothing is there, a file is not Parquet or comes twice, or two files disagree on the type of a column.
     """
-    files = dataset_files(path)
+    path = ", ".join(map(str, paths))
+    files = [file for place in paths for file in dataset_files(place)]
+    twice = sorted(file for file, count in Counter(os.path.realpath(file) for file in files).items() if count > 1)
+    if twice:
+        raise LogError(f"{twice[0]}: comes twice in {path}; {len(twice)} such files; give each once")
     merged: pa.Schema | None = None
     for file in files:
         try:
