@@ -1,21 +1,26 @@
-"""Ids as words of eight bytes, and their hash: what the id table compares and looks up, without a loop over ids.
+"""Ids as keys of 16 bytes and their hashes: what the id table compares and looks up, without a loop over ids.
+
+The bytes 0xFE and 0xFF occur in no UTF-8: a head tells all ids of at most 16 bytes apart, and these from longer ones.
 
 Shapes: K ids, W words.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
+HEAD = 16
+"""Bytes of a head."""
 SHORT = 64
 """Ids of more bytes are hashed and compared one by one. Key data must be readable this far past its last id."""
 
 _WORD = 8
 _PADDING = b"\0" * SHORT
-_WORD_FACTORS = np.array(  # odd constants of xxHash and wyhash
+_FACTORS = np.array(  # odd constants of xxHash and wyhash
     [
         *(0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93),
         *(0xA0761D6478BD642F, 0xE7037ED1A0B428DB, 0x8EBC6AF09C88C6E3, 0x589965CC75374CC3),
@@ -24,6 +29,8 @@ _WORD_FACTORS = np.array(  # odd constants of xxHash and wyhash
 )
 _LENGTH_FACTOR = np.uint64(0x1D8E4E27C47D124F)
 _MIX_1, _MIX_2, _MIX_SHIFT = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53), np.uint64(33)
+_HALF = np.uint64(32)
+_LONG_MARK, _LONG_BITS = np.uint64(0xFE << 56), np.uint64((1 << 56) - 1)
 # _MASKS[n, w] keeps those of the eight bytes of word w that belong to an id of n bytes (little-endian).
 _MASKS = np.array(
     [
@@ -32,23 +39,39 @@ _MASKS = np.array(
     ],
     np.uint64,
 )
+_HEAD_FILL = ~_MASKS[: HEAD + 1, : HEAD // _WORD]
 
 
 @dataclass(frozen=True)
 class Keys:
-    """K ids, ready to be hashed and compared.
+    """K ids, ready to be looked up, in as many tables as hold such ids.
 
     Args:
         data: The ids' UTF-8 and padding, uint8.
         starts: Where each id begins in ``data``, int64 [K].
-        lengths: Bytes of each id, int64 [K]; tells padding from NUL characters, so it is hashed and compared too.
-        words: uint64 [K, W]: an id of at most ``SHORT`` bytes padded with zeros, a longer one as its 128-bit digest.
+        lengths: Bytes of each id, int64 [K].
+        heads: uint64 [K, 2]. An id of at most 16 bytes, then bytes 0xFF; of a longer one its first 8 bytes, 56 bits of
+            the hash of all of it, and the byte 0xFE.
+        has_long: Whether an id of more than 16 bytes is among them.
     """
 
     data: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
-    words: np.ndarray
+    heads: np.ndarray
+    has_long: bool
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @cached_property
+    def hashes(self) -> np.ndarray:
+        """A 64-bit hash of each key, uint64 [K]."""
+        return hashes(self)
+
+    def take(self, positions: np.ndarray) -> "Keys":
+        """Keys of some of the ids."""
+        return Keys(self.data, self.starts[positions], self.lengths[positions], self.heads[positions], self.has_long)
 
     def text(self, position: int) -> bytes:
         """The UTF-8 of one id."""
@@ -58,13 +81,15 @@ class Keys:
 
 def text_keys(ids: Sequence[str]) -> Keys:
     """Keys of a list of texts. A lone surrogate is no UTF-8 and so equals no stored id."""
-    text = "".join(ids)
-    if text.isascii():
-        data, lengths = text.encode(), np.fromiter(map(len, ids), np.int64, len(ids))
-    else:
-        encoded = [text.encode("utf-8", "surrogatepass") for text in ids]
-        data, lengths = b"".join(encoded), np.fromiter(map(len, encoded), np.int64, len(ids))
-    return stored_keys(np.frombuffer(data + _PADDING, np.uint8), np.cumsum(lengths) - lengths, lengths)
+    data = np.frombuffer("\0".join(ids).encode("utf-8", "surrogatepass") + b"\0" + _PADDING, np.uint8)
+    ends = np.flatnonzero(data[: len(data) - SHORT] == 0)
+    if len(ends) != len(ids):  # an id holds NUL, or there is none
+        lengths = np.array([len(text.encode("utf-8", "surrogatepass")) for text in ids], np.int64)
+        ends = np.cumsum(lengths + 1) - 1
+    starts = np.empty_like(ends)
+    starts[:1] = 0
+    np.add(ends[:-1], 1, out=starts[1:])
+    return stored_keys(data, starts, ends - starts)
 
 
 def array_bytes(ids: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
@@ -78,28 +103,55 @@ def array_bytes(ids: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
 
 def stored_keys(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Keys:
     """Keys of ids that lie in ``data``."""
-    is_short = lengths <= SHORT
-    longest = int(np.max(lengths, initial=1, where=is_short))
-    num_words = max(-(-longest // _WORD), 1 if is_short.all() else 2)
-    words = words_at(data, starts, np.minimum(lengths, SHORT), num_words)
-    for at in np.flatnonzero(~is_short):
-        digest = xxhash.xxh3_128_intdigest(data[starts[at] : starts[at] + lengths[at]].tobytes())
-        words[at] = 0
-        words[at, :2] = digest & 0xFFFFFFFFFFFFFFFF, digest >> 64
-    return Keys(data, starts, lengths, words)
-
-
-def words_at(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, num_words: int) -> np.ndarray:
-    """Return the bytes from each start on, zero after each length (at most ``SHORT``), uint64 [K, W]."""
-    width = num_words * _WORD
-    windows = np.ndarray((max(len(data) - width + 1, 0),), f"V{width}", data, strides=(1,))
-    return windows[starts].view(np.uint64).reshape(len(starts), num_words) & _MASKS[lengths, :num_words]
+    has_long = bool(np.max(lengths, initial=0) > HEAD)
+    in_head = np.minimum(lengths, HEAD) if has_long else lengths
+    heads = _windows(data, starts, HEAD // _WORD) | _HEAD_FILL.take(in_head, axis=0)
+    if has_long:
+        long = np.flatnonzero(lengths > HEAD)
+        heads[long, 1] = (_long_hashes(data, starts[long], lengths[long]) & _LONG_BITS) | _LONG_MARK
+    return Keys(data, starts, lengths, heads, has_long)
 
 
 def hashes(keys: Keys) -> np.ndarray:
-    """Return a 64-bit hash of each key, uint64 [K]; trailing zero words do not change it."""
-    mixed = _mix(keys.words) * _WORD_FACTORS[: keys.words.shape[1]]
-    return _mix(mixed.sum(1, dtype=np.uint64) + keys.lengths.astype(np.uint64) * _LENGTH_FACTOR)
+    """Return a 64-bit hash of each key, uint64 [K]; it does not depend on the other keys."""
+    first, second = keys.heads[:, 0], keys.heads[:, 1]
+    return _mix((first ^ (first >> _HALF)) * _FACTORS[0] + (second ^ (second >> _HALF)) * _FACTORS[1])
+
+
+def equal_texts(one: Keys, data: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Compare ids with the texts of the same lengths that lie in ``data``, byte by byte, bool [K]."""
+    lengths = np.minimum(one.lengths, SHORT)
+    num_words = -(-int(lengths.max(initial=1)) // _WORD)
+    ours = _words_at(one.data, one.starts, lengths, num_words)
+    equal = (ours == _words_at(data, starts, lengths, num_words)).all(1)
+    for at in np.flatnonzero(equal & (one.lengths > SHORT)):
+        equal[at] = data[starts[at] : starts[at] + one.lengths[at]].tobytes() == one.text(int(at))
+    return equal
+
+
+def _long_hashes(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Hash ids of more than 16 bytes, uint64 [K]."""
+    in_words = np.minimum(lengths, SHORT)
+    words = _words_at(data, starts, in_words, -(-int(in_words.max()) // _WORD))
+    total = lengths.astype(np.uint64) * _LENGTH_FACTOR
+    for word, factor in zip(words.T, _FACTORS, strict=False):
+        total += (word ^ (word >> _HALF)) * factor
+    total = _mix(total)
+    for at in np.flatnonzero(lengths > SHORT):
+        total[at] = xxhash.xxh3_64_intdigest(data[starts[at] : starts[at] + lengths[at]].tobytes())
+    return total
+
+
+def _words_at(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, num_words: int) -> np.ndarray:
+    """Return the bytes from each start on, zero after each length (at most ``SHORT``), uint64 [K, W]."""
+    return _windows(data, starts, num_words) & _MASKS[:, :num_words].take(lengths, axis=0)
+
+
+def _windows(data: np.ndarray, starts: np.ndarray, num_words: int) -> np.ndarray:
+    """Return the words from each start on, uint64 [K, W]."""
+    width = num_words * _WORD
+    windows = np.ndarray((max(len(data) - width + 1, 0),), f"V{width}", data, strides=(1,))
+    return windows[starts].view(np.uint64).reshape(len(starts), num_words)
 
 
 def _mix(values: np.ndarray) -> np.ndarray:

@@ -1,15 +1,19 @@
 """From string ids to rows: an open-addressing hash table in memory-mapped files, shared by processes.
 
 An id is looked up by hash, then compared in full with the stored one: an unknown id never maps to a neighbour. Ids may
-be of any length and alphabet, the empty string and NUL included. A batch of any size takes few NumPy calls.
+be of any length and alphabet, the empty string and NUL included. A batch of any size takes few NumPy calls, and an id
+of at most 16 bytes three reads from memory: the tags of its bucket, the row in the slot whose tag is its own, and that
+row's head, which is the id itself. A longer id is compared in ``ids.bin`` as well.
 
-Files of a table of A ids: ``ids.bin`` (all ids as UTF-8), ``offsets.npy`` [A+1] int64, ``tags.npy`` and ``rows.npy``
-[buckets, 16] uint16 and int32. The tags of a bucket are half a cache line, 16 bits of each id's hash (0: empty slot);
-an id that finds its bucket full goes to the next one. This takes about 19 bytes an id beside the ids themselves.
+Files of a table of A ids: ``ids.bin`` (all ids as UTF-8), ``offsets.npy`` [A+1] int64, ``heads.npy`` [A, 2] uint64,
+``tags.npy`` and ``rows.npy`` [buckets, 16] uint16 and int32. The tags of a bucket are half a cache line, 16 bits of
+each id's hash (0: empty slot); an id that finds its bucket full goes to the next one. This takes 36 bytes an id beside
+the ids themselves.
 
-Shapes: K ids looked up, M possible matches.
+Shapes: K ids looked up, P of them still looked for, M possible matches.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,12 +21,13 @@ import numpy as np
 import pyarrow as pa
 
 from contracts.errors import ArtifactError, LogError
-from indexing.arrays import ArrayWriter, map_array
-from indexing.id_keys import SHORT, Keys, array_bytes, hashes, stored_keys, text_keys, words_at
+from indexing.arrays import HEADER_BYTES, ArrayWriter, map_array, open_appending
+from indexing.id_keys import HEAD, SHORT, Keys, array_bytes, equal_texts, stored_keys, text_keys
 
 _SLOTS = 16
-_LOAD = 0.55
+_LOAD = 0.5
 _BATCH = 65_536
+_ARRAYS = ("offsets", "heads", "tags", "rows")
 _TAG_BITS = np.uint64(0xFFFF)
 _HALF = np.uint64(32)
 
@@ -38,8 +43,11 @@ class IdTable:
         [1, -1, 2]
     """
 
-    def __init__(self, data: np.ndarray, offsets: np.ndarray, tags: np.ndarray, rows: np.ndarray) -> None:
-        self._data, self._offsets, self._tags, self._rows = (np.asarray(part) for part in (data, offsets, tags, rows))
+    def __init__(
+        self, data: np.ndarray, offsets: np.ndarray, heads: np.ndarray, tags: np.ndarray, rows: np.ndarray
+    ) -> None:
+        self._data, self._offsets, self._heads = np.asarray(data), np.asarray(offsets), np.asarray(heads)
+        self._tags, self._rows = np.asarray(tags), np.asarray(rows).reshape(-1)
 
     @classmethod
     def build(cls, ids: Sequence[str], directory: Path, *, source: str = "ids") -> "IdTable":
@@ -59,19 +67,39 @@ class IdTable:
         """
         try:
             data = np.memmap(directory / "ids.bin", np.uint8, "r")
-            offsets, tags, rows = (map_array(directory / f"{name}.npy") for name in ("offsets", "tags", "rows"))
+            offsets, heads, tags, rows = (map_array(directory / f"{name}.npy") for name in _ARRAYS)
         except (OSError, ValueError) as error:
             raise ArtifactError(f"{directory}: not an id table: {error}") from error
-        if not len(offsets) or tags.shape != rows.shape or len(data) != offsets[-1] + SHORT:
+        fits = len(offsets) == len(heads) + 1 and tags.shape == rows.shape and len(data) == offsets[-1] + SHORT
+        if not fits:
             raise ArtifactError(f"{directory}: the files of the id table do not fit together")
-        return cls(data, offsets, tags, rows)
+        return cls(data, offsets, heads, tags, rows)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
     def lookup(self, ids: Sequence[str]) -> np.ndarray:
         """Return the row of each id, int32 [K]; -1 where it is unknown."""
-        return self._find(text_keys(ids))
+        return self.lookup_keys(text_keys(ids))
+
+    def lookup_keys(self, keys: Keys) -> np.ndarray:
+        """Return the row of each key, int32 [K]; -1 where it is unknown. Several tables may be asked the same keys."""
+        found = np.full(len(keys), -1, np.int32)
+        tags, buckets = _places(keys.hashes, len(self._tags))
+        pending: np.ndarray | None = None  # all
+        while len(buckets):
+            slots = self._tags.take(buckets, axis=0)  # [P, 16]
+            matches = np.flatnonzero(slots == tags[:, None])
+            asking = matches // _SLOTS
+            rows = self._rows.take(buckets.take(asking) * _SLOTS + matches % _SLOTS)
+            positions = asking if pending is None else pending.take(asking)
+            equal = np.flatnonzero(self._equal(keys, positions, rows))
+            found[positions.take(equal)] = rows.take(equal)
+            missed = found < 0 if pending is None else found.take(pending) < 0
+            going_on = np.flatnonzero(missed & (slots[:, -1] != 0))
+            tags, buckets = tags.take(going_on), (buckets.take(going_on) + 1) % len(self._tags)
+            pending = going_on if pending is None else pending.take(going_on)
+        return found
 
     def ids(self, rows: np.ndarray) -> list[str]:
         """Return the ids of rows [K].
@@ -85,32 +113,20 @@ class IdTable:
         starts, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
         return [self._data[start:end].tobytes().decode() for start, end in zip(starts, ends, strict=True)]
 
-    def _find(self, keys: Keys) -> np.ndarray:
-        found = np.full(len(keys.lengths), -1, np.int32)
-        tags, buckets = _places(hashes(keys), len(self._tags))
-        pending = np.arange(len(found))
-        while len(pending):
-            slots = self._tags.take(buckets, axis=0)
-            matches = np.flatnonzero(slots == tags[:, None])
-            asking = matches // _SLOTS
-            rows = self._rows[buckets[asking], matches % _SLOTS]
-            equal = self._equal(keys, pending[asking], rows)
-            found[pending[asking[equal]]] = rows[equal]
-            going_on = np.flatnonzero((found[pending] < 0) & (slots[:, -1] != 0))
-            pending, tags = pending[going_on], tags[going_on]
-            buckets = (buckets[going_on] + 1) % len(self._tags)
-        return found
-
     def _equal(self, keys: Keys, positions: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Compare ids with stored ones in full, bool [M]."""
-        starts = self._offsets[rows]
-        lengths = keys.lengths[positions]
-        words = words_at(self._data, starts, np.minimum(lengths, SHORT), keys.words.shape[1])
-        equal = (words == keys.words[positions]).all(1) | (lengths > SHORT)
-        equal &= self._offsets[rows + 1] - starts == lengths
-        for at in np.flatnonzero(equal & (lengths > SHORT)):
-            stored = self._data[starts[at] : starts[at] + lengths[at]]
-            equal[at] = stored.tobytes() == keys.text(positions[at])
+        stored, asked = self._heads.take(rows, axis=0), keys.heads.take(positions, axis=0)
+        equal = (stored[:, 0] == asked[:, 0]) & (stored[:, 1] == asked[:, 1])
+        if keys.has_long:
+            long = np.flatnonzero(equal & (keys.lengths.take(positions) > HEAD))
+            equal[long] = self._equal_long(keys.take(positions[long]), rows[long])
+        return equal
+
+    def _equal_long(self, keys: Keys, rows: np.ndarray) -> np.ndarray:
+        starts = self._offsets.take(rows)
+        equal = self._offsets.take(rows + 1) - starts == keys.lengths
+        alike = np.flatnonzero(equal)
+        equal[alike] = equal_texts(keys.take(alike), self._data, starts[alike])
         return equal
 
 
@@ -118,16 +134,23 @@ class IdTableWriter:
     """Writes a table in batches; memory does not grow with the ids, but for a byte a bucket.
 
     Args:
-        directory: Directory to create.
+        directory: Directory to create, or to go on in.
+        resume_rows: Ids to keep of an interrupted writer that had brought them to disk; 0 begins anew.
+
+    Raises:
+        ArtifactError: The files hold fewer ids than are to be kept.
     """
 
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir()
+    def __init__(self, directory: Path, *, resume_rows: int = 0) -> None:
+        directory.mkdir(exist_ok=True)
         self._directory = directory
-        self._file = open(directory / "ids.bin", "wb")  # noqa: SIM115 - closed by finish
-        self._offsets = ArrayWriter(directory / "offsets.npy", np.int64)
-        self._offsets.append(np.zeros(1, np.int64))
-        self._end = 0
+        self._offsets = ArrayWriter(
+            directory / "offsets.npy", np.int64, resume_rows=resume_rows + 1 if resume_rows else 0
+        )
+        if not resume_rows:
+            self._offsets.append(np.zeros(1, np.int64))
+        self._end = _offset_at(directory / "offsets.npy", resume_rows) if resume_rows else 0
+        self._file = open_appending(directory / "ids.bin", self._end)
 
     def append(self, ids: pa.StringArray) -> None:
         """Append ids; there are no nulls."""
@@ -135,6 +158,12 @@ class IdTableWriter:
         self._file.write(data.data)
         self._offsets.append(self._end + np.cumsum(lengths))
         self._end += len(data)
+
+    def sync(self) -> None:
+        """Bring the ids to disk, so that a later writer can go on after them."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._offsets.sync()
 
     def finish(self, *, source: str = "ids") -> None:
         """Write the hash table.
@@ -152,16 +181,18 @@ class IdTableWriter:
         tags = np.lib.format.open_memmap(self._directory / "tags.npy", "w+", np.uint16, shape)
         rows = np.lib.format.open_memmap(self._directory / "rows.npy", "w+", np.int32, shape)
         fill = np.zeros(num_buckets, np.uint8)
-        for start, keys in _stored_batches(data, offsets):
-            _insert(keys, start, tags, rows, fill)
+        with ArrayWriter(self._directory / "heads.npy", np.uint64, (HEAD // 8,)) as heads:
+            for start, keys in _stored_batches(data, offsets):
+                heads.append(keys.heads)
+                _insert(keys, start, tags, rows, fill)
         tags.flush()
         rows.flush()
-        _refuse_duplicates(IdTable(data, offsets, tags, rows), source)
+        _refuse_duplicates(IdTable.open(self._directory), source)
 
 
 def _insert(keys: Keys, first_row: int, tags: np.ndarray, rows: np.ndarray, fill: np.ndarray) -> None:
     """Put each key into the first bucket, from its own on, that has a free slot; fill counts a bucket's used slots."""
-    key_tags, buckets = _places(hashes(keys), len(tags))
+    key_tags, buckets = _places(keys.hashes, len(tags))
     pending = np.arange(len(buckets))
     while len(pending):
         pending = pending[np.argsort(buckets[pending], kind="stable")]
@@ -185,7 +216,7 @@ def _rank_in_run(sorted_values: np.ndarray) -> np.ndarray:
 
 def _refuse_duplicates(table: IdTable, source: str) -> None:
     for start, keys in _stored_batches(table._data, table._offsets):
-        found = table._find(keys)
+        found = table.lookup_keys(keys)
         repeated = np.flatnonzero(found != np.arange(start, start + len(found)))
         if len(repeated):
             raise LogError(f"{source}: ids must differ, these came twice: {table.ids(start + repeated[:5])}")
@@ -195,6 +226,11 @@ def _stored_batches(data: np.ndarray, offsets: np.ndarray) -> Iterator[tuple[int
     for start in range(0, len(offsets) - 1, _BATCH):
         part = offsets[start : start + _BATCH + 1]
         yield start, stored_keys(data, part[:-1], np.diff(part))
+
+
+def _offset_at(path: Path, row: int) -> int:
+    """One value of an array whose header may be unfinished."""
+    return int(np.fromfile(path, np.int64, 1, offset=HEADER_BYTES + 8 * row)[0])
 
 
 def _places(hash_values: np.ndarray, num_buckets: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from contracts.errors import ArtifactError, LogError
-from indexing import id_table
+from indexing import id_keys
 from indexing.id_keys import hashes, stored_keys, text_keys
 from indexing.id_table import IdTable, IdTableWriter
 
@@ -20,6 +20,13 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 LONG = st.builds(lambda text, times, tail: text * times + tail, TEXT, st.integers(0, 12), TEXT)
 NEAR = [
     "",
+    "a" * 15,
+    "a" * 15 + "\0",
+    "a" * 16,
+    "a" * 16 + "\0",
+    "a" * 17,
+    "b" * 17,
+    "a" * 15 + "ä",
     "\0",
     "\0\0",
     "a",
@@ -63,9 +70,58 @@ def test_many_ids_fill_buckets_and_overflow_into_others() -> None:
     assert fill.sum() == 30_000
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.lists(st.text("a\0ä", max_size=70), unique=True, max_size=60), st.integers(1, 3))
+def test_any_prefixes_and_collisions_equal_a_dict(data: st.DataObject, texts: list[str], num_hashes: int) -> None:
+    ids = list(dict.fromkeys(texts + [text[: len(text) // 2] for text in texts]))
+    asked = data.draw(st.lists(st.sampled_from([*ids, "\ud800", "a\ud800", ""]) | st.text("a\0ä\ud800", max_size=70)))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        true_hashes = id_keys.hashes
+        monkeypatch.setattr(id_keys, "hashes", lambda keys: true_hashes(keys) % np.uint64(num_hashes) << np.uint64(44))
+        monkeypatch.setattr(id_keys, "_long_hashes", lambda data, starts, lengths: lengths.astype(np.uint64) % 2)
+        table = build(ids)
+        rows = {ad_id: row for row, ad_id in enumerate(ids)}
+        assert table.lookup(asked).tolist() == [rows.get(ad_id, -1) for ad_id in asked]
+
+
+def test_keys_are_asked_of_several_tables() -> None:
+    one, other = build(["a", "b" * 30, "c"]), build(["c", "b" * 30])
+    keys = text_keys(["c", "b" * 30, "a", "d"])
+    assert one.lookup_keys(keys).tolist() == [2, 1, 0, -1]
+    assert other.lookup_keys(keys).tolist() == [0, 1, -1, -1]
+    assert other.lookup_keys(keys.take(np.array([3, 1]))).tolist() == [-1, 1]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3, 5])
+def test_an_interrupted_writer_goes_on(tmp_path: Path, kept: int) -> None:
+    ids = ["", "ü", "b" * 100, "c\0", "d"]
+    interrupted = IdTableWriter(tmp_path / "ids")
+    interrupted.append(pa.array(ids[:kept], pa.string()))
+    interrupted.append(pa.array(["lost"] * (kept < 5), pa.string()))
+    interrupted.sync()
+    writer = IdTableWriter(tmp_path / "ids", resume_rows=kept)
+    writer.append(pa.array(ids[kept:], pa.string()))
+    writer.finish()
+    for name in ("whole", "finished"):
+        IdTable.build(ids, tmp_path / name)
+    IdTableWriter(tmp_path / "finished", resume_rows=5).finish()
+    for name in ("ids.bin", "offsets.npy", "heads.npy", "tags.npy", "rows.npy"):
+        whole = (tmp_path / "whole" / name).read_bytes()
+        assert (tmp_path / "ids" / name).read_bytes() == whole
+        assert (tmp_path / "finished" / name).read_bytes() == whole
+
+
+def test_a_writer_does_not_go_on_after_ids_that_are_not_there(tmp_path: Path) -> None:
+    writer = IdTableWriter(tmp_path / "ids")
+    writer.append(pa.array(["a"]))
+    writer.sync()
+    with pytest.raises(ArtifactError, match="expected at least"):
+        IdTableWriter(tmp_path / "ids", resume_rows=2)
+
+
 @pytest.mark.parametrize("length", [5, 40, 200])
 def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
-    monkeypatch.setattr(id_table, "hashes", lambda keys: np.full(len(keys.lengths), 7 << 40, np.uint64))
+    monkeypatch.setattr(id_keys, "hashes", lambda keys: np.full(len(keys), 7 << 40, np.uint64))
     ids = [f"{number:0{length}}" for number in range(60)]
     table = build(ids)
     assert table.lookup(ids).tolist() == list(range(60))
@@ -126,7 +182,7 @@ def test_other_processes_read_the_same_files(tmp_path: Path) -> None:
     assert result.stdout.strip() == "[1, -1]"
 
 
-@pytest.mark.parametrize("name", ["ids.bin", "offsets.npy", "tags.npy", "rows.npy"])
+@pytest.mark.parametrize("name", ["ids.bin", "offsets.npy", "heads.npy", "tags.npy", "rows.npy"])
 def test_truncated_files_are_refused(tmp_path: Path, name: str) -> None:
     IdTable.build(["a", "b"], tmp_path / "ids")
     path = tmp_path / "ids" / name
