@@ -179,11 +179,15 @@ class UpdateLog:
         """Make ``segments`` the log, in one step; under the lock. Files that no manifest names any more are removed."""
         replaced = LogManifest(log=manifest.log, segments=list(segments), floor=floor)
         write_json(self.directory / MANIFEST, replaced)
-        names = {segment.name for segment in segments}
+        self.remove_strays(replaced)
+        return replaced
+
+    def remove_strays(self, manifest: LogManifest) -> None:
+        """Remove segments that the manifest does not name: superseded ones, and those of a writer that died."""
+        names = {segment.name for segment in manifest.segments}
         for path in self.directory.glob("*.jsonl"):
             if path.name not in names:
                 path.unlink()
-        return replaced
 
     def new_segment(self, first: int) -> Segment:
         """Create an empty file for updates from the number ``first`` on; no part of the log before ``replace``."""
