@@ -105,7 +105,8 @@ def stored_keys(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Ke
     """Keys of ids that lie in ``data``."""
     has_long = bool(np.max(lengths, initial=0) > HEAD)
     in_head = np.minimum(lengths, HEAD) if has_long else lengths
-    heads = _windows(data, starts, HEAD // _WORD) | _HEAD_FILL.take(in_head, axis=0)
+    heads = _windows(data, starts, HEAD // _WORD)
+    heads |= _HEAD_FILL.take(in_head, axis=0)
     if has_long:
         long = np.flatnonzero(lengths > HEAD)
         heads[long, 1] = (_long_hashes(data, starts[long], lengths[long]) & _LONG_BITS) | _LONG_MARK
@@ -115,7 +116,11 @@ def stored_keys(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Ke
 def hashes(keys: Keys) -> np.ndarray:
     """Return a 64-bit hash of each key, uint64 [K]; it does not depend on the other keys."""
     first, second = keys.heads[:, 0], keys.heads[:, 1]
-    return _mix((first ^ (first >> _HALF)) * _FACTORS[0] + (second ^ (second >> _HALF)) * _FACTORS[1])
+    total = first >> _HALF
+    total ^= first
+    total *= _FACTORS[0]
+    total += second * _FACTORS[1]
+    return _mix(total)
 
 
 def equal_texts(one: Keys, data: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -155,7 +160,9 @@ def _windows(data: np.ndarray, starts: np.ndarray, num_words: int) -> np.ndarray
 
 
 def _mix(values: np.ndarray) -> np.ndarray:
-    """Finaliser of MurmurHash3: every input bit reaches every output bit; 0 stays 0."""
-    values = (values ^ (values >> _MIX_SHIFT)) * _MIX_1
-    values = (values ^ (values >> _MIX_SHIFT)) * _MIX_2
-    return values ^ (values >> _MIX_SHIFT)
+    """Finaliser of MurmurHash3, in place: every input bit reaches every output bit."""
+    for factor in (_MIX_1, _MIX_2):
+        values ^= values >> _MIX_SHIFT
+        values *= factor
+    values ^= values >> _MIX_SHIFT
+    return values

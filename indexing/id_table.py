@@ -7,7 +7,7 @@ row's head, which is the id itself. A longer id is compared in ``ids.bin`` as we
 
 Files of a table of A ids: ``ids.bin`` (all ids as UTF-8), ``offsets.npy`` [A+1] int64, ``heads.npy`` [A, 2] uint64,
 ``tags.npy`` and ``rows.npy`` [buckets, 16] uint16 and int32. The tags of a bucket are half a cache line, 16 bits of
-each id's hash (0: empty slot); an id that finds its bucket full goes to the next one. This takes 36 bytes an id beside
+each id's hash (0: empty slot); an id that finds its bucket full goes to the next one. This takes 39 bytes an id beside
 the ids themselves.
 
 Shapes: K ids looked up, P of them still looked for, M possible matches.
@@ -25,10 +25,9 @@ from indexing.arrays import HEADER_BYTES, ArrayWriter, map_array, open_appending
 from indexing.id_keys import HEAD, SHORT, Keys, array_bytes, equal_texts, stored_keys, text_keys
 
 _SLOTS = 16
-_LOAD = 0.5
+_LOAD = 0.4
 _BATCH = 65_536
 _ARRAYS = ("offsets", "heads", "tags", "rows")
-_TAG_BITS = np.uint64(0xFFFF)
 _HALF = np.uint64(32)
 
 
@@ -95,8 +94,8 @@ class IdTable:
             positions = asking if pending is None else pending.take(asking)
             equal = np.flatnonzero(self._equal(keys, positions, rows))
             found[positions.take(equal)] = rows.take(equal)
-            missed = found < 0 if pending is None else found.take(pending) < 0
-            going_on = np.flatnonzero(missed & (slots[:, -1] != 0))
+            going_on = np.flatnonzero((found if pending is None else found.take(pending)) < 0)
+            going_on = going_on[slots[going_on, -1] != 0]
             tags, buckets = tags.take(going_on), (buckets.take(going_on) + 1) % len(self._tags)
             pending = going_on if pending is None else pending.take(going_on)
         return found
@@ -235,6 +234,8 @@ def _offset_at(path: Path, row: int) -> int:
 
 def _places(hash_values: np.ndarray, num_buckets: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the tag (uint16, not 0) and the bucket (int64) of each hash [K], from its low and its high half."""
-    tags = np.maximum(hash_values & _TAG_BITS, np.uint64(1)).astype(np.uint16)
-    buckets = ((hash_values >> _HALF) * np.uint64(num_buckets)) >> _HALF
-    return tags, buckets.astype(np.int64)
+    tags = np.maximum(hash_values.astype(np.uint16), np.uint16(1))
+    buckets = hash_values >> _HALF
+    buckets *= np.uint64(num_buckets)
+    buckets >>= _HALF
+    return tags, buckets.view(np.int64)
