@@ -56,17 +56,38 @@ class IndexManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     created_at: str
 
 
+class Judgement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a release was judged before it was published: by a replay of saved requests.
+
+    ``against`` is the release that served then, None before the first. ``limits`` were to be kept, null ones were not
+    judged; ``failures`` tell what was beyond them, ``skipped`` what could not be judged, and ``override`` why the
+    release was published all the same.
+    """
+
+    against: str | None = None
+    limits: dict[str, float | None] = {}
+    failures: list[str] = []
+    skipped: list[str] = []
+    override: str | None = None
+
+
 class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What serves together for one scenario. The fields hold versions; ``previous`` is the release before this one."""
+    """What serves together for one scenario. The fields hold versions; ``previous`` is the release before this one.
+
+    ``number`` counts the releases of the scenario, whatever the clock says. ``metrics`` are those of the replay of
+    saved requests, ``judgement`` how it was held against limits; None where nobody judged it.
+    """
 
     release_id: str
     scenario: str
+    number: int = 0
     two_tower: str
     heavy: str | None = None
     index: str
     created_at: str
     previous: str | None = None
     metrics: dict[str, float] = {}
+    judgement: Judgement | None = None
 
 
 def check_pairing(two_tower: BundleManifest, heavy: BundleManifest | None, index: IndexManifest) -> None:

@@ -1,62 +1,42 @@
 """A directory that holds what serves: bundles, indexes, releases, and one pointer a scenario that moves in one step.
 
-    bundles/<version>/, indexes/<version>/      verified copies (hard links where the file system allows)
-    releases/<scenario>/<release>.json          what serves together; written once
-    current/<scenario>.json                     the pointer: the release that serves, and those before it
-
 Readers take no lock: the pointer is replaced by one rename, and what it points to was complete before. Publishers
 exclude each other by a lock on ``.lock``. What a killed publisher left is not pointed to, and the next one removes it.
+``indexing.store_files`` tells where things are. The order of releases is the pointer's; no clock is asked.
 """
 
-import os
 import secrets
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
-from contracts.artifact import (
-    PARTIAL_SUFFIX,
-    READY,
-    TEMPORARY_SUFFIX,
-    FileEntry,
-    check_name,
-    file_lock,
-    is_name,
-    is_ready,
-    publishing,
-    read_manifest,
-    verify_files,
-    write_json,
-)
-from contracts.bundle import BundleManifest, open_bundle
+from contracts.artifact import FileEntry, check_name, file_lock, is_name, write_json
 from contracts.errors import ArtifactError, InputError, WrongArtifactError
-from contracts.release import IndexManifest, Release, check_pairing
-
-BUNDLES, INDEXES, RELEASES, CURRENT = "bundles", "indexes", "releases", "current"
-
-T = TypeVar("T")
-
-
-class Pointer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The release that serves a scenario, and the ones that a rollback steps back to, newest last."""
-
-    release: str
-    history: list[str] = []
-
-
-@dataclass(frozen=True)
-class ReleasePaths:
-    """Where the parts of a release are."""
-
-    two_tower: Path
-    heavy: Path | None
-    index: Path
+from contracts.release import Judgement, Release, UpdatePosition
+from indexing.prune import Pruned, prune_store
+from indexing.store_files import (
+    BUNDLES,
+    COPIES,
+    CURRENT,
+    INDEXES,
+    RELEASES,
+    UPDATES,
+    Kind,
+    Parts,
+    Pointer,
+    ReleasePaths,
+    place,
+    read_record,
+    release_paths,
+    remove_leftovers,
+    verified_parts,
+)
+from indexing.store_recovery import is_whole, read_pointer, readable_releases, usable_pointer
+from indexing.update_log import UpdateLog
+from indexing.update_record import Update
 
 
 class DirectoryStore:
@@ -69,30 +49,46 @@ class DirectoryStore:
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
 
+    @property
+    def local(self) -> "DirectoryStore":
+        """Where readers map files: here."""
+        return self
+
+    def refresh(self) -> None:
+        """Nothing: what others publish is in the directory."""
+
     def publish(
-        self, *, two_tower: Path, heavy: Path | None, index: Path, metrics: Mapping[str, float] | None = None
+        self,
+        *,
+        two_tower: Path,
+        heavy: Path | None,
+        index: Path,
+        metrics: Mapping[str, float] | None = None,
+        judgement: Judgement | None = None,
     ) -> Release:
         """Verify the parts, take copies of them, and make them the current release of their scenario.
 
-        Killed at any moment, the scenario keeps its old release or has the new one, whole.
+        Killed at any moment, the scenario keeps its old release or has the new one, whole. A pointer that cannot be
+        read is restored first, as ``indexing.store_recovery`` tells. A damaged copy of a part is replaced.
 
         Raises:
-            ArtifactError: A part is unfinished, truncated or altered.
+            ArtifactError: A part is unfinished, truncated or altered, or the updates that it lacks are no longer kept.
             MismatchError: The parts do not belong together; see ``contracts.release.check_pairing``.
         """
-        parts = _verified(two_tower, heavy, index)
+        parts = verified_parts(two_tower, heavy, index)
         scenario = check_name(parts.index.scenario, "scenario")
         with self._locked():
-            self._place(Path(two_tower), self.root / BUNDLES / parts.two_tower.version, parts.two_tower.files)
+            self._require_updates(parts)
+            place(Path(two_tower), self.root / BUNDLES / parts.two_tower.version, parts.two_tower.files)
             if heavy is not None and parts.heavy is not None:
-                self._place(Path(heavy), self.root / BUNDLES / parts.heavy.version, parts.heavy.files)
-            self._place(Path(index), self.root / INDEXES / parts.index.version, parts.index.files)
-            return self._point_to_new(scenario, parts, dict(metrics or {}))
+                place(Path(heavy), self.root / BUNDLES / parts.heavy.version, parts.heavy.files)
+            place(Path(index), self.root / INDEXES / parts.index.version, parts.index.files)
+            return self._point_to_new(scenario, parts, dict(metrics or {}), judgement)
 
     def scenarios(self) -> list[str]:
         """Names of the scenarios that have a release, sorted; a file whose name no scenario can have is none."""
         try:
-            names = os.listdir(self.root / CURRENT)
+            names = [path.name for path in (self.root / CURRENT).iterdir()]
         except FileNotFoundError:
             return []
         return sorted(name.removesuffix(".json") for name in names if name.endswith(".json") and is_name(name[:-5]))
@@ -103,7 +99,7 @@ class DirectoryStore:
         Raises:
             ArtifactError: The pointer or the release it names cannot be read.
         """
-        pointer = self._pointer(scenario)
+        pointer = self.pointer(scenario)
         return None if pointer is None else self.release(scenario, pointer.release)
 
     def list(self, scenario: str) -> list[Release]:
@@ -112,148 +108,196 @@ class DirectoryStore:
 
     def names(self, scenario: str) -> Sequence[str]:
         """Return the ids of the releases that ``list`` reads, without reading them."""
-        pointer = self._pointer(scenario)
-        return () if pointer is None else (pointer.release, *reversed(pointer.history))
+        pointer = self.pointer(scenario)
+        return () if pointer is None else pointer.names
 
     def release(self, scenario: str, name: str) -> Release:
         """Return one release by its id; ArtifactError where it cannot be read."""
-        return _read(self.root / RELEASES / scenario / f"{name}.json", Release)
+        return read_record(self.root / RELEASES / scenario / f"{name}.json", Release)
 
-    def rollback(self, scenario: str) -> Release:
-        """Verify the release before the current one and point to it again.
+    def pointer(self, scenario: str) -> Pointer | None:
+        """Return what serves, what a rollback steps back to and what is pinned; errors as of ``current``."""
+        return read_pointer(self.root, check_name(scenario, "scenario"))
+
+    def paths(self, release: Release) -> ReleasePaths:
+        """Return where the store keeps the parts of a release."""
+        return release_paths(self.root, release)
+
+    def rollback(self, scenario: str, to: str | None = None) -> Release:
+        """Verify an earlier release, every byte, and point to it again. Updates in effect stay in effect.
+
+        Args:
+            scenario: Whose pointer moves.
+            to: Id of the release; without it, the one before the current. One that is in the store and not in the
+                history, since somebody rolled back from it or pinned it, joins the history as a new one would.
 
         Raises:
             InputError: There is none, or no store.
             ArtifactError, MismatchError: It is damaged; the pointer stays.
         """
-        if not (self.root / CURRENT).is_dir():
-            raise InputError(f"{self.root}: no store here, expected a directory that `adsieve index publish` filled")
-        with self._locked():
-            pointer = self._pointer(scenario)
-            if pointer is None or not pointer.history:
-                raise InputError(f"{self.root}: scenario {scenario!r} has no earlier release to roll back to")
-            release = self.release(scenario, pointer.history[-1])
+        with self._existing(scenario) as pointer:
+            release = self._target(scenario, pointer, to)
             paths = self.paths(release)
             try:
-                _verified(paths.two_tower, paths.heavy, paths.index)
+                self._require_updates(verified_parts(paths.two_tower, paths.heavy, paths.index))
             except WrongArtifactError as error:  # of the store itself, so nobody handed in a wrong path
                 raise ArtifactError(str(error)) from error
-            self._move(scenario, Pointer(release=release.release_id, history=pointer.history[:-1]))
+            self._move(scenario, _stepped_to(pointer, release.release_id))
             return release
 
-    def paths(self, release: Release) -> ReleasePaths:
-        """Return where the store keeps the parts of a release."""
-        bundles = self.root / BUNDLES
-        return ReleasePaths(
-            two_tower=bundles / release.two_tower,
-            heavy=bundles / release.heavy if release.heavy is not None else None,
-            index=self.root / INDEXES / release.index,
-        )
+    def pin(self, scenario: str, release_id: str) -> None:
+        """Keep a release from ``prune`` until it is unpinned.
+
+        Raises:
+            InputError: The store has no such release, whole.
+        """
+        with self._existing(scenario) as pointer:
+            self._known(scenario, release_id)
+            pinned = [*(name for name in pointer.pinned if name != release_id), release_id]
+            self._move(scenario, msgspec.structs.replace(pointer, pinned=pinned))
+
+    def unpin(self, scenario: str, release_id: str) -> None:
+        """Give a release back to ``prune``; InputError where it is not pinned."""
+        with self._existing(scenario) as pointer:
+            if release_id not in pointer.pinned:
+                raise InputError(f"{self.root}: {release_id!r} of scenario {scenario!r} is not pinned")
+            pinned = [name for name in pointer.pinned if name != release_id]
+            self._move(scenario, msgspec.structs.replace(pointer, pinned=pinned))
+
+    def prune(self, keep: int = 3, *, dry_run: bool = False) -> Pruned:
+        """Remove what neither serves nor is within reach: see ``indexing.prune``.
+
+        Raises:
+            InputError: ``keep`` is below 1, or there is no store.
+            ArtifactError: A pointer cannot be read, so that nobody knows what serves; nothing was removed.
+        """
+        if keep < 1:
+            raise InputError(f"keep: expected at least 1 release a scenario, got {keep}")
+        self._require_store()
+        with self._locked():
+            return prune_store(self.root, keep, move=self._move, dry_run=dry_run)
+
+    def update_log(self) -> UpdateLog:
+        """The log of updates through the day."""
+        return UpdateLog(self.root / UPDATES)
+
+    def append_updates(self, updates: Sequence[Update]) -> UpdatePosition:
+        """Add updates to the log, in this order; durable when it returns the position of the last one."""
+        return self.update_log().append(updates)
+
+    def place(self, kind: Kind, version: str, source: Path, entries: Mapping[str, FileEntry]) -> Path:
+        """Bring one artifact in without a release, as a mirror of another store does.
+
+        Args:
+            kind: ``bundles`` or ``indexes``.
+            version: Of the artifact.
+            source: Directory with its files, on the same file system to cost no copy.
+            entries: What its manifest says of them; checked by the caller.
+        """
+        target = self.root / kind / check_name(version, "version")
+        with self._locked():
+            place(source, target, entries)
+        return target
+
+    def adopt(self, scenario: str, pointer: Pointer, releases: Sequence[Release]) -> None:
+        """Take over what another store says of a scenario: its records, then its pointer.
+
+        Raises:
+            ArtifactError: A part of the release that shall serve is not here yet; the pointer stays.
+        """
+        check_name(scenario, "scenario")
+        by_id = {release.release_id: release for release in releases}
+        if pointer.release not in by_id or not is_whole(self.root, by_id[pointer.release]):
+            raise ArtifactError(f"{self.root}: release {pointer.release} of {scenario} is not here whole")
+        with self._locked():
+            for release in releases:
+                self._record(release)
+            self._move(scenario, pointer)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        for name in (BUNDLES, INDEXES, RELEASES, CURRENT):
+        for name in (BUNDLES, INDEXES, RELEASES, CURRENT, COPIES):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         lock = self.root / ".lock"
         lock.touch()
         with file_lock(lock):
-            self._remove_leftovers()
+            remove_leftovers(self.root)
             yield
 
-    def _remove_leftovers(self) -> None:
-        """Remove what dead publishers left; under the lock there are no others."""
-        for folder in (BUNDLES, INDEXES):
-            for path in (self.root / folder).glob(f".*{PARTIAL_SUFFIX}"):
-                shutil.rmtree(path)
-        for folder in (RELEASES, CURRENT):
-            for path in (self.root / folder).rglob(f".*{TEMPORARY_SUFFIX}"):
-                path.unlink()
+    @contextmanager
+    def _existing(self, scenario: str) -> Iterator[Pointer]:
+        """The pointer of a scenario that has one, under the lock."""
+        check_name(scenario, "scenario")
+        self._require_store()
+        with self._locked():
+            pointer = usable_pointer(self.root, scenario)
+            if pointer is None:
+                known = ", ".join(self.scenarios()) or "none"
+                raise InputError(f"{self.root}: scenario {scenario!r} has no release; the store has: {known}")
+            yield pointer
 
-    def _place(self, source: Path, target: Path, entries: Mapping[str, FileEntry]) -> None:
-        """Bring an artifact into the store, unless a sound copy is there."""
-        if target.exists():
-            if _is_sound(target, entries):
-                return
-            abandoned = target.with_name(f".{target.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
-            os.rename(target, abandoned)
-            shutil.rmtree(abandoned)
-        with publishing(target) as aside:
-            for path in sorted(source.rglob("*")):
-                copy = aside / path.relative_to(source)
-                if path.is_dir():
-                    copy.mkdir()
-                elif path.name != READY:
-                    _link(path, copy)
+    def _require_store(self) -> None:
+        if not (self.root / CURRENT).is_dir():
+            raise InputError(f"{self.root}: no store here, expected a directory that `adsieve index publish` filled")
 
-    def _point_to_new(self, scenario: str, parts: "_Parts", metrics: dict[str, float]) -> Release:
-        before = self._pointer(scenario)
+    def _require_updates(self, parts: Parts) -> None:
+        """An index that lacks updates which the log no longer keeps would serve yesterday's ads for ever."""
+        if not self.update_log().covers(parts.index.updates):
+            merged = parts.index.updates
+            raise ArtifactError(
+                f"{self.root / UPDATES}: no longer keeps the updates that index {parts.index.version} lacks, it holds "
+                f"those up to {merged.seq if merged is not None else 0}; build it again with `--store {self.root}`"
+            )
+
+    def _target(self, scenario: str, pointer: Pointer, to: str | None) -> Release:
+        if to is not None:
+            return self._known(scenario, to)
+        if not pointer.history:
+            raise InputError(f"{self.root}: scenario {scenario!r} has no earlier release to roll back to")
+        return self.release(scenario, pointer.history[-1])
+
+    def _known(self, scenario: str, release_id: str) -> Release:
+        """A release that a person named."""
+        releases = readable_releases(self.root, scenario)
+        if release_id not in releases:
+            known = ", ".join(releases) or "none"
+            raise InputError(f"{self.root}: scenario {scenario!r} has no release {release_id!r}; it has: {known}")
+        if not is_whole(self.root, releases[release_id]):
+            raise InputError(f"{self.root}: release {release_id!r} is not whole, some of its parts are gone")
+        return releases[release_id]
+
+    def _point_to_new(
+        self, scenario: str, parts: Parts, metrics: dict[str, float], judgement: Judgement | None
+    ) -> Release:
+        before = usable_pointer(self.root, scenario)
         now = datetime.now(UTC)
         release = Release(
             release_id=f"{scenario}-{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
             scenario=scenario,
+            number=1 + max((one.number for one in readable_releases(self.root, scenario).values()), default=0),
             two_tower=parts.two_tower.version,
             heavy=parts.heavy.version if parts.heavy is not None else None,
             index=parts.index.version,
             created_at=now.isoformat(timespec="seconds"),
             previous=before.release if before is not None else None,
             metrics=metrics,
+            judgement=judgement,
         )
-        (self.root / RELEASES / scenario).mkdir(exist_ok=True)
-        write_json(self.root / RELEASES / scenario / f"{release.release_id}.json", release)
-        history = [*before.history, before.release] if before is not None else []
-        self._move(scenario, Pointer(release=release.release_id, history=history))
+        self._record(release)
+        empty = Pointer(release=release.release_id)
+        self._move(scenario, empty if before is None else _stepped_to(before, release.release_id))
         return release
 
+    def _record(self, release: Release) -> None:
+        write_json(self.root / RELEASES / release.scenario / f"{release.release_id}.json", release)
+
     def _move(self, scenario: str, pointer: Pointer) -> None:
+        write_json(self.root / COPIES / f"{scenario}.json", pointer)
         write_json(self.root / CURRENT / f"{scenario}.json", pointer)
 
-    def _pointer(self, scenario: str) -> Pointer | None:
-        path = self.root / CURRENT / f"{check_name(scenario, 'scenario')}.json"
-        return _read(path, Pointer) if path.exists() else None
 
-
-@dataclass(frozen=True)
-class _Parts:
-    """Verified manifests that belong together."""
-
-    two_tower: BundleManifest
-    heavy: BundleManifest | None
-    index: IndexManifest
-
-
-def _verified(two_tower: Path, heavy: Path | None, index: Path) -> _Parts:
-    manifest = read_manifest(index, IndexManifest)
-    parts = _Parts(
-        two_tower=open_bundle(two_tower, kind="two_tower").manifest,
-        heavy=open_bundle(heavy, kind="heavy").manifest if heavy is not None else None,
-        index=manifest,
-    )
-    check_pairing(parts.two_tower, parts.heavy, manifest)
-    verify_files(index, manifest.files)
-    return parts
-
-
-def _is_sound(directory: Path, entries: Mapping[str, FileEntry]) -> bool:
-    try:
-        verify_files(directory, entries)
-    except ArtifactError:
-        return False
-    return is_ready(directory)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without hard links
-        shutil.copy2(source, target)
-
-
-def _read(path: Path, type_: type[T]) -> T:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=type_)
-    except FileNotFoundError:
-        raise ArtifactError(f"{path}: missing") from None
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{path}: not readable as {type_.__name__}: {error}") from error
+def _stepped_to(pointer: Pointer, release_id: str) -> Pointer:
+    """A release of the history drops the later ones from it; any other comes on top."""
+    names = [*pointer.history, pointer.release]
+    history = names[: names.index(release_id)] if release_id in names else names
+    return msgspec.structs.replace(pointer, release=release_id, history=history)

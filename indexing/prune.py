@@ -1,0 +1,143 @@
+"""Removes from a store what neither serves nor is within reach.
+
+Kept are, of every scenario, the current release and the ``keep - 1`` before it, what is pinned, and every part that one
+of them uses. Pointers forget the others first and files go last, so that a prune killed at any moment leaves only what
+the next one removes. A service that still has removed files open or mapped goes on with them: their blocks are freed
+when it lets go. One that is just about to open them meets a missing file, refuses that release and reads the pointer
+again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from contracts.artifact import read_manifest
+from contracts.errors import ArtifactError
+from contracts.release import IndexManifest, Release, UpdatePosition
+from indexing.store_files import (
+    BUNDLES,
+    CURRENT,
+    INDEXES,
+    RELEASES,
+    Pointer,
+    read_record,
+    remove_directory,
+)
+from indexing.store_recovery import read_pointer
+
+Move = Callable[[str, Pointer], None]
+"""Writes the pointer of a scenario."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pruned:
+    """What was removed, or would be.
+
+    Args:
+        releases: Ids.
+        bundles: Versions.
+        indexes: Versions.
+        updates: Records that the log of updates no longer needs.
+        bytes: Freed on the disk: files that have another name elsewhere, such as in the directory that was published,
+            are not.
+    """
+
+    releases: list[str] = field(default_factory=list)
+    bundles: list[str] = field(default_factory=list)
+    indexes: list[str] = field(default_factory=list)
+    updates: int = 0
+    bytes: int = 0
+
+
+def prune_store(root: Path, keep: int, *, move: Move, dry_run: bool = False) -> Pruned:
+    """Remove all but what :mod:`indexing.prune` keeps; under the store's lock.
+
+    Raises:
+        ArtifactError: A pointer or the record of a kept release cannot be read, so that nobody knows which parts are in
+            use; nothing was removed.
+    """
+    pointers = {scenario: _shortened(pointer, keep) for scenario, pointer in _pointers(root).items()}
+    kept = [_record(root, scenario, name) for scenario, pointer in pointers.items() for name in pointer.kept]
+    used = {
+        BUNDLES: {name for one in kept for name in (one.two_tower, one.heavy)},
+        INDEXES: {one.index for one in kept},
+    }
+    records = _others(root / RELEASES, {one.release_id for one in kept}, "*/[!.]*.json")
+    parts = {kind: _others(root / kind, names, "[!.]*") for kind, names in used.items()}
+    removed = Pruned(
+        releases=[path.stem for path in records],
+        bundles=[path.name for path in parts[BUNDLES]],
+        indexes=[path.name for path in parts[INDEXES]],
+        bytes=_freed([*records, *(path for paths in parts.values() for path in paths)]),
+    )
+    if dry_run:
+        return removed
+    for scenario, pointer in pointers.items():
+        if pointer != read_pointer(root, scenario):
+            move(scenario, pointer)
+    for path in records:
+        path.unlink()
+    for path in (path for paths in parts.values() for path in paths):
+        remove_directory(path)
+    return removed
+
+
+def merged_updates(root: Path, releases: Iterable[Release]) -> list[UpdatePosition | None]:
+    """How far each release's index has the updates merged; None where it has none of them."""
+    return [read_manifest(root / INDEXES / one.index, IndexManifest).updates for one in releases]
+
+
+def _shortened(pointer: Pointer, keep: int) -> Pointer:
+    """Without what is beyond ``keep``; what is pinned keeps its place in the history.
+
+    Example:
+        >>> pointer = Pointer(release="d", history=["a", "b", "c"], pinned=["a"])
+        >>> _shortened(pointer, 2).history
+        ['a', 'c']
+    """
+    near = set(pointer.names[:keep]) | set(pointer.pinned)
+    return msgspec.structs.replace(pointer, history=[name for name in pointer.history if name in near])
+
+
+def _pointers(root: Path) -> dict[str, Pointer]:
+    found = {}
+    for path in sorted((root / CURRENT).glob("[!.]*.json")):
+        pointer = read_pointer(root, path.stem)
+        if pointer is not None:
+            found[path.stem] = pointer
+    return found
+
+
+def _record(root: Path, scenario: str, name: str) -> Release:
+    try:
+        return read_record(root / RELEASES / scenario / f"{name}.json", Release)
+    except ArtifactError as error:
+        raise ArtifactError(
+            f"{error}; nothing was removed, since its parts are unknown; the next publish leaves it out"
+        ) from error
+
+
+def _others(folder: Path, kept: set[str | None], pattern: str) -> list[Path]:
+    return [path for path in sorted(folder.glob(pattern)) if path.name.removesuffix(".json") not in kept]
+
+
+def _freed(paths: Sequence[Path]) -> int:
+    """Bytes of files all of whose names go."""
+    names: dict[int, int] = {}
+    freed = 0
+    for path in _files(paths):
+        status = path.stat()
+        names[status.st_ino] = names.get(status.st_ino, 0) + 1
+        if names[status.st_ino] == status.st_nlink:
+            freed += status.st_size
+    return freed
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_file():
+            yield path
+        else:
+            yield from (one for one in path.rglob("*") if one.is_file())

@@ -1,0 +1,171 @@
+"""Files of a store: where they are, how they are read, and how an artifact is brought in and checked.
+
+bundles/<version>/, indexes/<version>/      verified copies (hard links where the file system allows)
+releases/<scenario>/<release>.json          what serves together; written once
+current/<scenario>.json                     the pointer: the release that serves, and those before it
+copies/<scenario>.json                      the pointer once more, for the day when it cannot be read
+updates/                                    the log of updates
+"""
+
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from contracts.artifact import (
+    PARTIAL_SUFFIX,
+    READY,
+    TEMPORARY_SUFFIX,
+    FileEntry,
+    publishing,
+    read_manifest,
+    verify_files,
+)
+from contracts.bundle import BundleManifest, open_bundle
+from contracts.errors import ArtifactError
+from contracts.release import IndexManifest, Release, check_pairing
+
+BUNDLES: Literal["bundles"] = "bundles"
+INDEXES: Literal["indexes"] = "indexes"
+RELEASES, CURRENT, COPIES, UPDATES = "releases", "current", "copies", "updates"
+
+Kind = Literal["bundles", "indexes"]
+"""What holds an artifact's copy."""
+
+T = TypeVar("T")
+
+
+class Pointer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The release that serves a scenario, and the ones that a rollback steps back to, newest last.
+
+    ``pinned`` are releases that ``prune`` leaves, in that history or not.
+    """
+
+    release: str
+    history: list[str] = []
+    pinned: list[str] = []
+
+    @property
+    def names(self) -> list[str]:
+        """Current and earlier releases, newest first."""
+        return [self.release, *reversed(self.history)]
+
+    @property
+    def kept(self) -> list[str]:
+        """Everything that it names, each once."""
+        return list(dict.fromkeys([*self.names, *self.pinned]))
+
+
+@dataclass(frozen=True)
+class ReleasePaths:
+    """Where the parts of a release are."""
+
+    two_tower: Path
+    heavy: Path | None
+    index: Path
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Verified manifests that belong together."""
+
+    two_tower: BundleManifest
+    heavy: BundleManifest | None
+    index: IndexManifest
+
+
+def release_paths(root: Path, release: Release) -> ReleasePaths:
+    """Where the store at ``root`` keeps the parts of a release."""
+    return ReleasePaths(
+        two_tower=root / BUNDLES / release.two_tower,
+        heavy=root / BUNDLES / release.heavy if release.heavy is not None else None,
+        index=root / INDEXES / release.index,
+    )
+
+
+def verified_parts(two_tower: Path, heavy: Path | None, index: Path) -> Parts:
+    """Check every byte of the parts, and that they belong together.
+
+    Raises:
+        ArtifactError: A part is unfinished, truncated or altered.
+        MismatchError: The parts do not belong together; see ``contracts.release.check_pairing``.
+    """
+    manifest = read_manifest(index, IndexManifest)
+    parts = Parts(
+        two_tower=open_bundle(two_tower, kind="two_tower").manifest,
+        heavy=open_bundle(heavy, kind="heavy").manifest if heavy is not None else None,
+        index=manifest,
+    )
+    check_pairing(parts.two_tower, parts.heavy, manifest)
+    verify_files(index, manifest.files)
+    return parts
+
+
+def place(source: Path, target: Path, entries: Mapping[str, FileEntry]) -> None:
+    """Bring an artifact into the store, unless a sound copy is there; a damaged one is replaced."""
+    if target.exists():
+        if is_sound(target, entries):
+            return
+        remove_directory(target)
+    with publishing(target) as aside:
+        for path in sorted(source.rglob("*")):
+            copy = aside / path.relative_to(source)
+            if path.is_dir():
+                copy.mkdir()
+            elif path.name != READY:
+                _link(path, copy)
+
+
+def is_sound(directory: Path, entries: Mapping[str, FileEntry]) -> bool:
+    """Whether every file is there and unaltered."""
+    try:
+        verify_files(directory, entries)
+        read_manifest(directory, msgspec.Raw)
+    except ArtifactError:
+        return False
+    return True
+
+
+def remove_directory(path: Path) -> None:
+    """Remove an artifact so that nobody finds half of one: hidden in one step, then removed."""
+    abandoned = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
+    os.rename(path, abandoned)
+    shutil.rmtree(abandoned)
+
+
+def remove_leftovers(root: Path) -> None:
+    """Remove what dead writers left; under the store's lock there are no others."""
+    for folder in (BUNDLES, INDEXES):
+        for path in (root / folder).glob(f".*{PARTIAL_SUFFIX}"):
+            shutil.rmtree(path)
+    for folder in (RELEASES, CURRENT, COPIES):
+        for path in (root / folder).rglob(f".*{TEMPORARY_SUFFIX}"):
+            path.unlink()
+
+
+def read_record(path: Path, type_: type[T]) -> T:
+    """Read one JSON file of the store.
+
+    Raises:
+        ArtifactError: It is missing or not readable; the message names it.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=type_)
+    except FileNotFoundError:
+        raise ArtifactError(f"{path}: missing") from None
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"{path}: not readable as {type_.__name__}: {error}") from error
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without hard links
+        shutil.copy2(source, target)

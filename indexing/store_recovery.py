@@ -1,0 +1,104 @@
+"""Restores the pointer of a scenario that cannot be read, or that names a release whose record is gone."""
+
+import logging
+from pathlib import Path
+
+from contracts.artifact import is_ready
+from contracts.errors import ArtifactError
+from contracts.release import Release
+from indexing.store_files import COPIES, CURRENT, RELEASES, Pointer, read_record, release_paths
+
+log = logging.getLogger(__name__)
+
+
+def read_pointer(root: Path, scenario: str) -> Pointer | None:
+    """The pointer as readers see it; None before the first release.
+
+    Raises:
+        ArtifactError: It cannot be read; the message names the file and what restores it.
+    """
+    path = root / CURRENT / f"{scenario}.json"
+    try:
+        return read_record(path, Pointer) if path.exists() else None
+    except ArtifactError as error:
+        raise ArtifactError(
+            f"{error}; the next `adsieve index publish`, or `adsieve index rollback --scenario {scenario} --to "
+            "RELEASE`, restores it"
+        ) from error
+
+
+def usable_pointer(root: Path, scenario: str) -> Pointer | None:
+    """The pointer for whoever moves it: where it is damaged, the best that can be restored, loudly.
+
+    Restored from its copy, else from the releases' records: the one published last and those before it. What was pinned
+    is lost then, and whether somebody had rolled back.
+    """
+    path = root / CURRENT / f"{scenario}.json"
+    try:
+        pointer = read_record(path, Pointer) if path.exists() else None
+    except ArtifactError as error:
+        pointer = _restored(root, scenario, error)
+    return None if pointer is None else _without_lost(root, scenario, pointer)
+
+
+def readable_releases(root: Path, scenario: str) -> dict[str, Release]:
+    """Every release of the scenario whose record can be read, by id, published first to last."""
+    releases = []
+    for path in (root / RELEASES / scenario).glob("[!.]*.json"):
+        try:
+            releases.append(read_record(path, Release))
+        except ArtifactError as error:
+            log.error("left out: %s", error)
+    return {release.release_id: release for release in sorted(releases, key=lambda release: release.number)}
+
+
+def is_whole(root: Path, release: Release) -> bool:
+    """Whether all parts of a release are in the store; what they hold is not looked at."""
+    paths = release_paths(root, release)
+    return all(path is None or is_ready(path) for path in (paths.two_tower, paths.heavy, paths.index))
+
+
+def _restored(root: Path, scenario: str, error: ArtifactError) -> Pointer | None:
+    try:
+        pointer = read_record(root / COPIES / f"{scenario}.json", Pointer)
+    except ArtifactError as again:
+        pointer = _rebuilt(root, scenario)
+        log.error(
+            "DAMAGED STORE: %s; its copy neither: %s; rebuilt from the records in %s: %s. What was pinned must be "
+            "pinned again",
+            *(error, again, root / RELEASES / scenario, pointer.names if pointer else "no release is left"),
+        )
+        return pointer
+    log.error("DAMAGED STORE: %s; restored from its copy: %s", error, pointer.names)
+    return pointer
+
+
+def _rebuilt(root: Path, scenario: str) -> Pointer | None:
+    """The release that was published last and is whole, and the chain of those before it."""
+    releases = {name: one for name, one in readable_releases(root, scenario).items() if is_whole(root, one)}
+    chain: list[str] = []
+    name = next(reversed(releases), None)
+    while name is not None and name in releases and name not in chain:
+        chain.append(name)
+        name = releases[name].previous
+    return Pointer(release=chain[0], history=chain[:0:-1]) if chain else None
+
+
+def _without_lost(root: Path, scenario: str, pointer: Pointer) -> Pointer | None:
+    """Without releases whose record cannot be read: nothing can serve them again."""
+    lost = [name for name in pointer.kept if not _has_record(root, scenario, name)]
+    if not lost:
+        return pointer
+    log.error("DAMAGED STORE: releases of %s without a readable record are left out: %s", scenario, ", ".join(lost))
+    names = [name for name in pointer.names if name not in lost]
+    if not names:
+        return _rebuilt(root, scenario)
+    pinned = [name for name in pointer.pinned if name not in lost]
+    return Pointer(release=names[0], history=names[:0:-1], pinned=pinned)
+
+
+def _has_record(root: Path, scenario: str, name: str) -> bool:
+    try:
+        return read_record(root / RELEASES / scenario / f"{name}.json", Release).release_id == name
+    except ArtifactError:
+        return False
