@@ -43,19 +43,21 @@ class AdStates:
 
     def __init__(self) -> None:
         self.slots: dict[str, int] = {}
+        self.ids: list[str] = []
         self._status, self._taken_down, self._spent = array("b"), array("b"), array("b")
         self._bids = array("d")
         self._status_seq, self._status_at = array("q"), array("q")
         self._bid_seq, self._bid_at = array("q"), array("q")
 
     def __len__(self) -> int:
-        return len(self.slots)
+        return len(self.ids)
 
     def slot(self, ad_id: str) -> int:
         """The place of an ad; new ones are added, without a state."""
         slot = self.slots.get(ad_id)
         if slot is None:
-            slot = self.slots[ad_id] = len(self.slots)
+            slot = self.slots[ad_id] = len(self.ids)
+            self.ids.append(ad_id)
             self._status.append(NO_STATUS)
             self._bids.append(np.nan)
             for column in (self._taken_down, self._spent, self._status_seq, self._status_at, self._bid_seq):

@@ -61,11 +61,7 @@ class LiveIndex:
     @property
     def position(self) -> UpdatePosition | None:
         """The last update in effect; None where there is no overlay, or no log."""
-        if self._overlay is None:
-            return None
-        header = self._overlay.header[0]
-        log = header["log"].decode()
-        return UpdatePosition(log=log, seq=int(header["seq"])) if log else None
+        return None if self._overlay is None else self._overlay.position
 
     @property
     def is_retired(self) -> bool:

@@ -4,8 +4,8 @@
     header.bin                                     written last, see ``HEADER``
     servable, has_bid, bids, objectives, newest    of all rows: A of the index, then the overlay's [A + capacity]
     stale, rebid                                   of the index's rows [A]
-    vectors, bias, scales, heavy-ids, heavy-floats, seq, valid_from, scenario, text-ends     of the overlay's rows
-    text.bin                                       id and advertiser of the overlay's rows, one after the other
+    vectors, bias, scales, heavy-ids, heavy-floats, seq, valid_from, is_here, is_gone, text-ends     of its own rows
+    text.bin                                       id and advertiser of its own rows, one after the other
 
 One process writes, others map the same pages and see each change at once. Rows are only appended; a value of a few
 bytes is replaced in one store. Files have their full size from the start, but blocks are taken from the disk only as
@@ -25,6 +25,7 @@ import numpy as np
 
 from contracts.errors import AdsieveError
 from contracts.records import STATUSES
+from contracts.release import UpdatePosition
 from indexing.index import Index
 
 ACTIVE = STATUSES.index("active")
@@ -62,7 +63,8 @@ class OverlayArrays:
         servable, has_bid, bids, objectives, newest: [A + capacity]; ``newest`` as of ``NEWEST``.
         stale: bool [A], rows that a search of the index must not find: there is a newer one, or the bid is another.
         rebid: int32 [A]: the first ``num_rebid`` are rows of the index whose bid changed.
-        rows: Arrays of the overlay's own rows [capacity, ...], by name.
+        rows: Arrays of the overlay's own rows [capacity, ...], by name. ``is_gone`` marks one that only tells that the
+            ad moved to another scenario, ``is_here`` one that a search may find.
     """
 
     directory: Path
@@ -84,6 +86,18 @@ class OverlayArrays:
     @property
     def num_rows(self) -> int:
         return int(self.header["num_rows"][0])
+
+    @property
+    def position(self) -> UpdatePosition | None:
+        """The last update in effect; None before there is a log."""
+        header = self.header[0]
+        return UpdatePosition(log=header["log"].decode(), seq=int(header["seq"])) if header["log"] else None
+
+    def advance(self, log: str, seq: int) -> None:
+        """Tell readers that all updates up to ``seq`` are in effect."""
+        if self.header["log"][0] != log.encode():
+            self.header["log"][0] = log.encode()
+        self.header["seq"][0] = seq
 
     @property
     def num_rebid(self) -> int:
@@ -112,6 +126,7 @@ def row_shapes(index: Index) -> dict[str, tuple[type | np.dtype, tuple[int, ...]
         "seq": (np.int64, ()),
         "valid_from": (np.int64, ()),
         "is_here": (np.bool_, ()),
+        "is_gone": (np.bool_, ()),
         "text-ends": (np.int64, (2,)),
     }
     if index.scales is not None:
@@ -122,11 +137,10 @@ def row_shapes(index: Index) -> dict[str, tuple[type | np.dtype, tuple[int, ...]
     return shapes
 
 
-def create_overlay(directory: Path, index: Index, *, log: str, capacity: int) -> OverlayArrays:
+def create_overlay(directory: Path, index: Index, *, capacity: int) -> OverlayArrays:
     """Write an overlay without updates into an empty directory, and map it for writing.
 
     Args:
-        log: Id of the log that it will follow; empty where there is none yet.
         capacity: Most rows that it can take.
 
     Raises:
@@ -146,7 +160,7 @@ def create_overlay(directory: Path, index: Index, *, log: str, capacity: int) ->
     arrays.has_bid[: len(index)] = ~np.isnan(index.bids)
     arrays.servable[: len(index)] = np.asarray(index.status) == ACTIVE
     header = arrays.header[0]
-    header["boot"], header["index"], header["log"] = boot_id(), index.manifest.version.encode(), log.encode()
+    header["boot"], header["index"] = boot_id(), index.manifest.version.encode()
     header["capacity"] = capacity
     header["magic"] = MAGIC
     return arrays
