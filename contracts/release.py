@@ -24,7 +24,8 @@ class IndexManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     the meaning of the objective codes (position; -1 is none). ``catalog`` counts the rows read and why others were
     left out, ``statuses`` the ads by status, ``dropped`` and ``faults`` the ads that could not be embedded and why,
     ``coverage`` missing and out-of-vocabulary values by feature, for each model, ``shift`` how far they are from what
-    the model was trained on, ``warnings`` what of it deserves a look. ``engine`` ran the pin tower; ``retrieval``
+    the model was trained on, ``warnings`` what of it deserves a look. ``engine`` ran the pin tower; ``precision_loss``
+    tells how far its probabilities were from exact ones on some ads of every batch; ``retrieval``
     tells, by head, which kind of FAISS index was chosen and what was measured; ``updates`` which updates are merged
     into it; ``reencoded_from`` the index whose other blocks it shares. Times are ISO 8601, UTC.
     """
@@ -48,6 +49,7 @@ class IndexManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     shift: dict[str, dict[str, Any]] = {}
     warnings: list[str] = []
     engine: str | None = None
+    precision_loss: dict[str, float] = {}
     retrieval: dict[str, dict[str, Any]] = {}
     updates: UpdatePosition | None = None
     reencoded_from: str | None = None

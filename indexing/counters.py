@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from contracts.encoding import Coverage
+from indexing.precision import NO_LOSS, PrecisionLoss
 from indexing.shift import ShiftCounts
 
 DROPPED = ("features", "embedding")
@@ -20,12 +21,14 @@ class Counters:
         faults: Rules that ads break, by model, column and rule.
         coverage: Missing and out-of-vocabulary values, by model.
         shift: How encoded values are spread, by model that has a training profile.
+        precision: What the vectors lose, over the ads that were compared.
     """
 
     dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DROPPED, 0))
     faults: dict[str, int] = field(default_factory=dict)
     coverage: dict[str, Coverage] = field(default_factory=dict)
     shift: dict[str, ShiftCounts] = field(default_factory=dict)
+    precision: PrecisionLoss = NO_LOSS
 
     def merge(self, other: "Counters") -> "Counters":
         """The counts of both sets of ads together."""
@@ -34,7 +37,13 @@ class Counters:
             coverage[model] = coverage[model].merge(covered) if model in coverage else covered
         for model, counts in other.shift.items():
             shift[model] = shift[model].merge(counts) if model in shift else counts
-        return Counters(_sum(self.dropped, other.dropped), _sum(self.faults, other.faults), coverage, shift)
+        return Counters(
+            dropped=_sum(self.dropped, other.dropped),
+            faults=_sum(self.faults, other.faults),
+            coverage=coverage,
+            shift=shift,
+            precision=self.precision.merge(other.precision),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, as JSON keeps it; :meth:`from_dict` reads it."""
@@ -43,6 +52,7 @@ class Counters:
             "faults": self.faults,
             "coverage": {model: asdict(covered) for model, covered in self.coverage.items()},
             "shift": {model: counts.as_dict() for model, counts in self.shift.items()},
+            "precision": self.precision.as_dict(),
         }
 
     @classmethod
@@ -53,6 +63,7 @@ class Counters:
             faults=dict(data["faults"]),
             coverage={model: Coverage(**covered) for model, covered in data["coverage"].items()},
             shift={model: ShiftCounts.from_dict(counts) for model, counts in data["shift"].items()},
+            precision=PrecisionLoss.from_dict(data["precision"]),
         )
 
 

@@ -1,6 +1,7 @@
 """From raw ads to what an index stores of them: pin embeddings by one bundle, features encoded for another."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -8,13 +9,18 @@ import pyarrow.dataset as ds
 
 from contracts.bundle import PARITY_FILE, Bundle
 from contracts.encoding import Encoded, EncodedBatch, Encoder
+from contracts.probability import sigmoid
 from contracts.records import plain_text, utc_micros
 from indexing.attributes import ATTRIBUTES, AdAttributes, ad_attributes
 from indexing.catalog import check_features
 from indexing.counters import Counters
-from towers.serving import TwoTowerServing, quantise_vectors, split_pin_embedding
+from indexing.pin_engine import EXACT_ENGINE, choose_pin_engine, embed_in_pieces
+from indexing.precision import CHECKED_ADS, NO_LOSS, PrecisionLoss, precision_loss, spread_rows
+from indexing.saved_queries import saved_query_embeddings
+from indexing.shift import ad_profile, shift_warnings
+from towers.serving import TwoTowerServing, quantise_vectors, score, split_pin_embedding
 
-DTYPES = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32), "int8": np.dtype(np.int8)}
+DTYPES: dict[str, np.dtype] = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32), "int8": np.dtype(np.int8)}
 """Of the vectors, by precision. Biases and scales are fp32 always."""
 
 
@@ -64,18 +70,27 @@ class AdEmbedder:
         heavy: Its schema encodes the ads' features, or None.
         precision: ``fp16``, ``fp32`` or ``int8``, of the vectors.
         threads: Calls of ``embed`` that run at once.
+        engine: Runs the pin tower: a name, or ``auto`` for the fastest that passes on this machine.
 
     Raises:
         ArtifactError: The pin tower does not compute what it computed when the bundle was sealed.
+        ConfigError: No engine has this name.
     """
 
-    def __init__(self, two_tower: Bundle, heavy: Bundle | None, *, precision: str, threads: int) -> None:
-        self._towers = TwoTowerServing.load(two_tower, threads=1)
+    def __init__(
+        self, two_tower: Bundle, heavy: Bundle | None, *, precision: str, threads: int, engine: str = EXACT_ENGINE
+    ) -> None:
+        self._towers = TwoTowerServing.load(two_tower, threads=1)  # exact: others are compared with it
         self._towers.check_parity(two_tower.tensors(PARITY_FILE), source=str(two_tower.file(PARITY_FILE)))
+        self.engine, self._pin_engine = choose_pin_engine(
+            two_tower, self._towers.ad_lookup, name=engine, threads=threads
+        )
+        self.queries = saved_query_embeddings(two_tower, self._towers)
         self._bundles = {"two_tower": two_tower} | ({"heavy": heavy} if heavy else {})
         self._encoders = {"two_tower": self._towers.ad_encoder} | (
             {"heavy": Encoder(heavy.schema, "ad")} if heavy else {}
         )
+        self._profiles = {name: profile for name, bundle in self._bundles.items() if (profile := ad_profile(bundle))}
         self._objective_names = two_tower.schema.objective_names
         self._precision, self.threads = precision, threads
         self.head_dim = self._embedding_width() - 2
@@ -108,7 +123,8 @@ class AdEmbedder:
             for name, encoder in self._encoders.items()
         }
         valid = ~np.any([batch.invalid for batch in encoded.values()], axis=0)
-        vectors, bias = split_pin_embedding(self._towers.embed_ads(encoded["two_tower"].encoded))
+        towers_ads = encoded["two_tower"].encoded
+        vectors, bias = split_pin_embedding(embed_in_pieces(self._pin_engine, self._towers.ad_lookup, towers_ads))
         stored, finite = self._stored(vectors, bias)
         usable = valid & finite
         heavy = encoded["heavy"].encoded if "heavy" in encoded else None
@@ -119,9 +135,40 @@ class AdEmbedder:
             ads=_kept(EmbeddedAds(*stored, heavy), usable),
             attributes=ad_attributes(about, self._objective_names, source=source),
             valid_from=utc_micros(about["valid_from"], column="valid_from", source=source),
-            counters=_counters(encoded, {"features": ~valid, "embedding": valid & ~finite}),
+            counters=Counters(
+                dropped={"features": int((~valid).sum()), "embedding": int((valid & ~finite).sum())},
+                faults=_faults(encoded),
+                coverage={name: batch.coverage for name, batch in encoded.items()},
+                shift={name: profile.count(encoded[name].encoded, valid) for name, profile in self._profiles.items()},
+                precision=self._loss(towers_ads, stored, usable, source),
+            ),
             num_read=len(ads),
         )
+
+    def report(self, counters: Counters) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        """How far the ads counted are from each model's training data, and warnings that name model and feature."""
+        shift = {
+            name: profile.report(counters.shift[name], counters.coverage[name])
+            for name, profile in self._profiles.items()
+            if name in counters.shift
+        }
+        return shift, [line for name, features in shift.items() for line in shift_warnings(name, features)]
+
+    def _loss(
+        self, ads: Encoded, stored: tuple[np.ndarray, np.ndarray, np.ndarray | None], usable: np.ndarray, source: str
+    ) -> PrecisionLoss:
+        """What the vectors of some of the ads lose; ArtifactError where it is too much."""
+        rows = spread_rows(usable, CHECKED_ADS)
+        if not len(rows):
+            return NO_LOSS
+        exact = split_pin_embedding(self._towers.embed_ads(ads.take(rows)))
+        taken = [None if part is None else part[rows] for part in stored]
+        of_exact, of_stored = (
+            sigmoid(np.stack([score(query, *pins) for query in self.queries])) for pins in (exact, taken)
+        )
+        loss = precision_loss(of_exact, of_stored)
+        loss.check(self._precision, source=source)
+        return loss
 
     def _stored(
         self, vectors: np.ndarray, bias: np.ndarray
@@ -151,13 +198,7 @@ def _kept(ads: EmbeddedAds, usable: np.ndarray) -> EmbeddedAds:
     return EmbeddedAds(ads.vectors[usable], ads.bias[usable], scales, heavy)
 
 
-def _counters(encoded: dict[str, EncodedBatch], dropped: dict[str, np.ndarray]) -> Counters:
-    return Counters(
-        dropped={reason: int(rows.sum()) for reason, rows in dropped.items()},
-        faults={
-            f"{name} {fault.column}: {fault.rule}": fault.count
-            for name, batch in encoded.items()
-            for fault in batch.faults
-        },
-        coverage={name: batch.coverage for name, batch in encoded.items()},
-    )
+def _faults(encoded: dict[str, EncodedBatch]) -> dict[str, int]:
+    return {
+        f"{name} {fault.column}: {fault.rule}": fault.count for name, batch in encoded.items() for fault in batch.faults
+    }

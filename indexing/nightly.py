@@ -64,7 +64,9 @@ def build_index(
     heavy_bundle = open_bundle(heavy, kind="heavy") if heavy is not None else None
     scenario = _scenario(bundle, heavy_bundle)
     dataset = open_dataset(ads)
-    embedder = AdEmbedder(bundle, heavy_bundle, precision=config.precision, threads=config.threads)
+    embedder = AdEmbedder(
+        bundle, heavy_bundle, precision=config.precision, threads=config.threads, engine=config.engine
+    )
     embedder.check_columns(dataset)
     with publishing(out) as aside:
         scratch = aside / "scratch"
@@ -153,6 +155,7 @@ def _manifest(
         "watermark": pa.scalar(catalog.watermark, pa.timestamp("us", "UTC")).as_py().isoformat(),
     }
     scenario = bundle.manifest.scenario or ""
+    shift, warnings = embedder.report(counters)
     return IndexManifest(
         version=f"index-{scenario}-{_digest(identity, files)}",
         scenario=scenario,
@@ -168,6 +171,10 @@ def _manifest(
         dropped=counters.dropped,
         faults=counters.faults,
         coverage={name: asdict(coverage) for name, coverage in counters.coverage.items()},
+        shift=shift,
+        warnings=warnings,
+        engine=embedder.engine,
+        precision_loss=counters.precision.as_dict(),
         files=files,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         **identity,

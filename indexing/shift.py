@@ -1,10 +1,33 @@
-"""How far the values of a catalogue are from those that a model was trained on, from counts that add up."""
+"""How far the values of a catalogue are from those that a model was trained on, from counts that add up.
+
+For each feature of a model's ad side: the shares that are missing and out of vocabulary, the mean in training standard
+deviations, and the population stability index over a coarse histogram,
+
+    PSI = sum over bins of (found - trained) * ln(found / trained)
+
+less what it would be by chance in so few rows, ``(bins - 1) * (1 / rows found + 1 / rows trained)``. The training side
+is the bundle's ``profile.json``; a bundle without one is not compared. Source of the index: credit scoring, where .1 to
+.25 counts as a moderate change and more as a large one.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 import numpy as np
+from msgspec import json
+
+from contracts.bundle import Bundle
+from contracts.encoding import Coverage, Encoded
+from contracts.histogram import float_bins, id_bins
+from contracts.layout import FloatColumn, IdColumn, side_layout
+
+PROFILE_FILE = "profile.json"
+MORE_MISSING, MORE_UNKNOWN, MEAN_SHIFT, LARGE_PSI = 0.05, 0.05, 0.5, 0.25
+"""From these differences on a feature is worth a warning; shares and means by three standard errors more."""
+_SMALLEST_SHARE = 1e-4
+"""Stands in for the share of an empty bin."""
 
 
 @dataclass(frozen=True)
@@ -39,3 +62,142 @@ class ShiftCounts:
         """The counts that :meth:`as_dict` made plain."""
         bins = {name: np.asarray(counts, np.int64) for name, counts in data["bins"].items()}
         return cls(data["rows"], dict(data["sums"]), bins)
+
+
+class AdProfile:
+    """The training statistics of a model's ad side, and the counts of a catalogue that are compared with them.
+
+    Args:
+        rows: Rows that the statistics were taken over.
+        features: Of ``profile.json``: a feature that the schema has and this lacks is not compared.
+        dense: Columns of floats.
+        bags: Columns of ids.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        features: Mapping[str, Mapping[str, Any]],
+        dense: tuple[FloatColumn, ...],
+        bags: tuple[IdColumn, ...],
+    ) -> None:
+        self._rows, self._features = rows, features
+        self._dense = [column for column in dense if column.name in features]
+        self._bags = [column for column in bags if "groups" in features.get(column.name, {})]
+        self._histograms = {
+            column.name: histogram for column in self._dense if (histogram := _histogram(features[column.name]))
+        }
+
+    def count(self, encoded: Encoded, valid: np.ndarray) -> ShiftCounts:
+        """Count encoded ads [B] where ``valid`` [B]."""
+        ids, floats = (encoded.ids, encoded.floats) if valid.all() else (encoded.ids[valid], encoded.floats[valid])
+        bins = {column.name: id_bins(ids[:, column.start : column.start + column.width]) for column in self._bags}
+        for column in self._dense:
+            if column.name in self._histograms:
+                bins[column.name] = float_bins(floats[:, column.start], self._histograms[column.name][0])
+        totals = floats.sum(axis=0, dtype=np.float64)
+        sums = {column.name: float(totals[column.start : column.start + column.width].sum()) for column in self._dense}
+        return ShiftCounts(len(ids), sums, bins)
+
+    def report(self, counts: ShiftCounts, coverage: Coverage) -> dict[str, dict[str, Any]]:
+        """What is known of each feature, in the catalogue and in training."""
+        widths = {column.name: column.width for column in self._dense}
+        return {
+            name: self._feature(name, trained, counts, coverage, widths.get(name))
+            for name, trained in self._features.items()
+        }
+
+    def _feature(
+        self, name: str, trained: Mapping[str, Any], counts: ShiftCounts, coverage: Coverage, width: int | None
+    ) -> dict[str, Any]:
+        ads = max(coverage.rows, 1)
+        found: dict[str, Any] = {
+            "rows": counts.rows,
+            "missing": coverage.missing.get(name, 0) / ads,
+            "missing_trained": trained["missing"],
+            "out_of_vocabulary": coverage.out_of_vocabulary.get(name, 0) / ads,
+            "out_of_vocabulary_trained": trained["out_of_vocabulary"],
+        }
+        if width is not None and counts.rows:
+            mean = counts.sums[name] / (counts.rows * width)
+            found["mean"], found["mean_trained"] = mean, trained["mean"]
+            found["mean_shift"] = (mean - trained["mean"]) / trained["std"] if trained["std"] > 0 else None
+        if name in counts.bins:
+            shares = self._histograms[name][1] if name in self._histograms else np.asarray(trained["groups"])
+            found["psi"] = stability_index(counts.bins[name], shares, trained_rows=self._rows)
+        return found
+
+
+def ad_profile(bundle: Bundle) -> AdProfile | None:
+    """The ad side of a bundle's profile, or None where it keeps none."""
+    if PROFILE_FILE not in bundle.manifest.files:
+        return None
+    profile = json.decode(bundle.file(PROFILE_FILE).read_bytes()).get("ad")
+    if profile is None:
+        return None
+    layout = side_layout(bundle.schema, "ad")
+    return AdProfile(profile["rows"], profile["features"], layout.dense, layout.bags)
+
+
+def stability_index(counts: np.ndarray, shares: np.ndarray, *, trained_rows: int) -> float | None:
+    """PSI of ``counts`` [bins] against training ``shares`` [bins], less what chance gives; None where nothing is known.
+
+    Example:
+        >>> round(stability_index(np.array([750, 250]), np.array([0.5, 0.5]), trained_rows=1000), 3)
+        0.273
+    """
+    total = counts.sum()
+    if not total:
+        return None
+    used = (counts > 0) | (shares > 0)
+    found, trained = (np.maximum(share[used], _SMALLEST_SHARE) for share in (counts / total, shares))
+    by_chance = (used.sum() - 1) * (1 / total + 1 / max(trained_rows, 1))
+    return float(max(((found - trained) * np.log(found / trained)).sum() - by_chance, 0.0))
+
+
+def shift_warnings(model: str, features: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line for each feature that is far from training, such as ``two_tower price: 41 % missing, 2 % in training``."""
+    lines = []
+    for name, found in features.items():
+        causes = [
+            *_more(found, "missing", "missing", MORE_MISSING),
+            *_more(found, "out_of_vocabulary", "out of vocabulary", MORE_UNKNOWN),
+            *_moved(found),
+        ]
+        if causes:
+            lines.append(f"{model} {name}: {'; '.join(causes)}")
+    return lines
+
+
+def _more(found: Mapping[str, Any], key: str, words: str, allowed: float) -> list[str]:
+    share, trained = found[key], found[f"{key}_trained"]
+    by_chance = 3 * sqrt(max(trained * (1 - trained), 0.0) / max(found["rows"], 1))
+    return (
+        [f"{share:.0%} {words}, {trained:.0%} in training".replace("%", " %")]
+        if (share > trained + allowed + by_chance)
+        else []
+    )
+
+
+def _moved(found: Mapping[str, Any]) -> list[str]:
+    causes = []
+    shift = found.get("mean_shift")
+    if shift is not None and abs(shift) > MEAN_SHIFT + 3 / sqrt(found["rows"]):
+        way = "above" if shift > 0 else "below"
+        causes.append(f"mean {abs(shift):.1f} training standard deviations {way} that of training")
+    if (found.get("psi") or 0.0) > LARGE_PSI:
+        causes.append(f"values spread otherwise than in training, population stability index {found['psi']:.2f}")
+    return causes
+
+
+def _histogram(trained: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Edges and training shares of a feature: its histogram, or of an older profile what its quantiles say."""
+    if "histogram" in trained:
+        return np.asarray(trained["histogram"]["edges"]), np.asarray(trained["histogram"]["shares"])
+    if "quantiles" not in trained:
+        return None
+    levels = np.array([float(level) for level in trained["quantiles"]])
+    edges, first = np.unique(np.array(list(trained["quantiles"].values())), return_index=True)
+    if len(edges) < len(levels):  # many rows have one value: how many, the quantiles do not say
+        return None
+    return edges, np.diff(np.r_[0.0, levels[first], 1.0])

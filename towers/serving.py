@@ -55,6 +55,11 @@ class TwoTowerServing:
             pin_engine=OnnxRuntimeEngine(bundle.file("pin_tower.onnx"), threads=threads),
         )
 
+    @property
+    def ad_lookup(self) -> TableLookup:
+        """Encoded ads to the pin tower's flat input."""
+        return self._ad_lookup
+
     def embed_query(self, query: Encoded) -> np.ndarray:
         """Query embeddings of encoded requests, float32 [R, H, D+2]."""
         return _embed(self._query_engine, self._query_lookup, query)

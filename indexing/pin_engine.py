@@ -1,0 +1,157 @@
+"""Which engine runs the pin tower over a catalogue: of those that keep the bundle's parity rows, the fastest.
+
+Parity is measured on what an embedding is for: the probabilities ``sigmoid(dot)`` of the saved requests with the saved
+ads. Calls are as the build makes them: pieces of ``ROWS`` ads, one thread each, several at once.
+
+Shapes: R requests, A ads, H heads, D width of a head's vector, F width of the flat input.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from contracts.bundle import GRAPHS, PARITY_FILE, Bundle
+from contracts.encoding import Encoded
+from contracts.errors import ConfigError
+from contracts.probability import sigmoid
+from engines.lookup import TableLookup
+from engines.onnxruntime_cpu import OnnxRuntimeEngine, onnx_specs
+from engines.openvino_cpu import OpenVinoEngine
+from engines.parity import Run
+from engines.protocol import Engine
+from engines.select import GATES, Candidate, Selection, select_engine
+
+PinEngineName = Literal["onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch_cuda", "tensorrt"]
+PIN_ENGINES: tuple[PinEngineName, ...] = get_args(PinEngineName)
+EXACT_ENGINE: PinEngineName = "onnxruntime_cpu"
+"""fp32, and on every machine: what others are compared with on real ads."""
+GPU_ENGINES: tuple[PinEngineName, ...] = ("torch_cuda", "tensorrt")
+NVIDIA_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+"""One exists where a process can reach an NVIDIA GPU."""
+
+ROWS = 1024
+"""Ads of one call: their activations stay in a core's cache, and the work of a call is large beside its start."""
+GPU_ROWS = (1024, 4096)
+PIN_GRAPH = GRAPHS["two_tower"][1]
+SECONDS = 0.3
+
+
+def open_pin_engine(bundle: Bundle, name: str, *, threads: int) -> Engine:
+    """Open the pin tower of a bundle with one engine, for ``threads`` calls at once.
+
+    Raises:
+        ConfigError: No engine has this name.
+        AdsieveError: The engine is not installed, or the machine lacks what it needs.
+        ArtifactError: The graph cannot be loaded.
+    """
+    graph = bundle.file(PIN_GRAPH)
+    match name:
+        case "onnxruntime_cpu":
+            return OnnxRuntimeEngine(graph, threads=1)
+        case "openvino_fp32" | "openvino_bf16":
+            precision: Literal["fp32", "bf16"] = "bf16" if name == "openvino_bf16" else "fp32"
+            return OpenVinoEngine(
+                graph, threads=threads, precision=precision, streams=threads, buckets=_sizes(graph, (ROWS,))
+            )
+        case "torch_cuda" | "tensorrt":
+            return _open_on_gpu(bundle, graph, name)
+    raise ConfigError(f"engine: expected auto or one of {', '.join(PIN_ENGINES)}, got {name!r}")
+
+
+def choose_pin_engine(
+    bundle: Bundle, lookup: TableLookup, *, name: str = "auto", threads: int = 1
+) -> tuple[str, Engine]:
+    """The engine of this name, or the fastest that passes on this machine; its name, and the engine.
+
+    Args:
+        bundle: With parity rows of both sides.
+        lookup: Of the ad side.
+        name: ``auto``, or an engine's name; the build of a name fails where it does not pass.
+        threads: Calls that will run at once.
+
+    Raises:
+        ArtifactError: No engine that was asked for passes; the message says for each what it lacks.
+        ConfigError: No engine has this name.
+    """
+    if name not in ("auto", *PIN_ENGINES):
+        raise ConfigError(f"engine: expected auto or one of {', '.join(PIN_ENGINES)}, got {name!r}")
+    has_gpu = any(device.exists() for device in NVIDIA_DEVICES)
+    known = [engine for engine in PIN_ENGINES if has_gpu or engine not in GPU_ENGINES]
+    tried = known if name == "auto" else [name]
+    selection = select_pin_engine(bundle, lookup, tried, threads=threads)
+    return selection.name, selection.loaded
+
+
+def select_pin_engine(bundle: Bundle, lookup: TableLookup, names: Sequence[str], *, threads: int) -> Selection[Engine]:
+    """Try engines one after another on the parity rows, and time a block of calls as the build makes them."""
+    saved = bundle.tensors(PARITY_FILE)
+    source = str(bundle.file(PARITY_FILE))
+    flat = lookup(saved["in.ad_ids"], saved["in.ad_floats"]).flat
+    query = saved["out.query_embedding"]
+    expected = pair_probabilities(query, saved["out.pin_embedding"])
+    rows = np.arange(ROWS * threads) % len(flat)
+    return select_engine(
+        [
+            Candidate(name=name, load=partial(open_pin_engine, bundle, name, threads=threads), gate=GATES[name])
+            for name in names
+        ],
+        {"in.flat": flat, "out.probabilities": expected},
+        run=lambda engine: _probabilities_of(engine, query, threads),
+        source=source,
+        timed_inputs={"flat": flat[rows]},
+        seconds=SECONDS,
+    )
+
+
+def embed_in_pieces(engine: Engine, lookup: TableLookup, ads: Encoded) -> np.ndarray:
+    """Pin embeddings of encoded ads, looked up and computed ``ROWS`` at once: float32 [A, H, D+2]."""
+    pieces = []
+    for start in range(0, max(len(ads), 1), ROWS):
+        piece = slice(start, start + ROWS)
+        pieces.append(engine.run({"flat": lookup(ads.ids[piece], ads.floats[piece]).flat})["embedding"])
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def pair_probabilities(query: np.ndarray, pins: np.ndarray) -> np.ndarray:
+    """Probabilities of each request with each ad: [R, H, D+2] and [A, H, D+2] to float32 [R * A, H]."""
+    logits = np.einsum("rhd,ahd->rah", query, pins, optimize=True)
+    return sigmoid(logits.reshape(-1, logits.shape[2]))
+
+
+def _probabilities_of(engine: Engine, query: np.ndarray, threads: int) -> Run:
+    """How an engine runs: all parity rows to probabilities; a longer input, for its time, on ``threads`` threads."""
+
+    def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        flat = inputs["flat"]
+        parts = [flat[start : start + ROWS] for start in range(0, len(flat), ROWS)]
+        with ThreadPoolExecutor(threads) as pool:
+            pins = list(pool.map(lambda part: engine.run({"flat": part})["embedding"], parts))
+        return {"probabilities": pair_probabilities(query, np.concatenate(pins))}
+
+    return run
+
+
+def _sizes(graph: Path, rows: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Numbers of rows by the name that the graph gives to them."""
+    inputs, _ = onnx_specs(graph)
+    return {size: rows for spec in inputs for size in spec.axes.values()}
+
+
+def _open_on_gpu(bundle: Bundle, graph: Path, name: str) -> Engine:
+    """Not yet run on a GPU. A bundle without the tower's torch program has no ``torch_cuda``."""
+    buckets = _sizes(graph, GPU_ROWS)
+    if name == "torch_cuda":
+        from engines.torch_cuda import open_torch_cuda
+
+        program = graph.with_suffix(".program.safetensors")
+        return open_torch_cuda(program, buckets=buckets, splits=tuple(buckets))
+    from engines.tensorrt_gpu import open_tensorrt
+
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    plans = Path(root) / "adsieve" / "plans" / bundle.manifest.version
+    return open_tensorrt(graph, buckets=buckets, cache=plans, splits=tuple(buckets))
