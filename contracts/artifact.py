@@ -66,7 +66,7 @@ def publishing(target: Path) -> Iterator[Path]:
     target = Path(target).absolute()
     refuse_existing(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside, lock = _create_aside(target)
+    aside, lock = create_aside(target)
     try:
         yield aside
         finish_directory(aside, target)
@@ -254,8 +254,13 @@ def file_lock(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _create_aside(target: Path) -> tuple[Path, int]:
-    """Create the hidden sibling and lock it; whoever can lock a sibling knows that its writer is dead."""
+def create_aside(target: Path) -> tuple[Path, int]:
+    """Create a hidden sibling to write in, and lock it; what dead writers left is removed.
+
+    Returns:
+        The directory, and a handle that its writer closes at the end: whoever can lock a sibling knows that its writer
+        is dead.
+    """
     with file_lock(target.parent):
         for stale in target.parent.glob(f".{glob.escape(target.name)}.*{PARTIAL_SUFFIX}"):
             _remove_if_abandoned(stale)

@@ -4,6 +4,7 @@ import typer
 
 from contracts.apart import ApartCommand
 from indexing.cli_build import build
+from indexing.cli_export import export
 from indexing.cli_release import list_releases, publish, rollback
 
 app = typer.Typer(
@@ -14,3 +15,4 @@ app.command(cls=ApartCommand)(build)
 app.command()(publish)
 app.command("list")(list_releases)
 app.command()(rollback)
+app.command(cls=ApartCommand)(export)

@@ -112,6 +112,12 @@ class IdTable:
         starts, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
         return [self._data[start:end].tobytes().decode() for start, end in zip(starts, ends, strict=True)]
 
+    def texts(self, start: int, stop: int) -> pa.StringArray:
+        """Return the ids of consecutive rows; the text is not copied."""
+        offsets = self._offsets[start : stop + 1]
+        within = pa.py_buffer((offsets - offsets[0]).astype(np.int32))
+        return pa.StringArray.from_buffers(len(offsets) - 1, within, pa.py_buffer(self._data[offsets[0] : offsets[-1]]))
+
     def _equal(self, keys: Keys, positions: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Compare ids with stored ones in full, bool [M]."""
         stored, asked = self._heads.take(rows, axis=0), keys.heads.take(positions, axis=0)

@@ -58,6 +58,8 @@ def test_lookup_equals_a_dict(ids: list[str], others: list[str]) -> None:
     assert table.lookup(asked).tolist() == [rows.get(ad_id, -1) for ad_id in asked]
     assert table.ids(np.arange(len(ids))) == ids
     assert len(table) == len(ids)
+    assert table.texts(0, len(ids)).to_pylist() == ids
+    assert table.texts(len(ids) // 2, len(ids)).to_pylist() == ids[len(ids) // 2 :]
 
 
 def test_many_ids_fill_buckets_and_overflow_into_others() -> None:
