@@ -7,8 +7,8 @@ when it lets go. One that is just about to open them meets a missing file, refus
 again.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -16,16 +16,20 @@ import msgspec
 from contracts.artifact import read_manifest
 from contracts.errors import ArtifactError
 from contracts.release import IndexManifest, Release, UpdatePosition
+from indexing.compaction import compact
 from indexing.store_files import (
     BUNDLES,
     CURRENT,
     INDEXES,
     RELEASES,
+    UPDATES,
+    Kind,
     Pointer,
     read_record,
     remove_directory,
 )
 from indexing.store_recovery import read_pointer
+from indexing.update_log import UpdateLog
 
 Move = Callable[[str, Pointer], None]
 """Writes the pointer of a scenario."""
@@ -60,11 +64,10 @@ def prune_store(root: Path, keep: int, *, move: Move, dry_run: bool = False) -> 
     """
     pointers = {scenario: _shortened(pointer, keep) for scenario, pointer in _pointers(root).items()}
     kept = [_record(root, scenario, name) for scenario, pointer in pointers.items() for name in pointer.kept]
-    used = {
-        BUNDLES: {name for one in kept for name in (one.two_tower, one.heavy)},
-        INDEXES: {one.index for one in kept},
-    }
-    records = _others(root / RELEASES, {one.release_id for one in kept}, "*/[!.]*.json")
+    bundles = {name for one in kept for name in (one.two_tower, one.heavy)}
+    used: dict[Kind, set[str | None]] = {BUNDLES: bundles, INDEXES: {one.index for one in kept}}
+    ids: set[str | None] = {one.release_id for one in kept}
+    records = _others(root / RELEASES, ids, "*/[!.]*.json")
     parts = {kind: _others(root / kind, names, "[!.]*") for kind, names in used.items()}
     removed = Pruned(
         releases=[path.stem for path in records],
@@ -81,12 +84,16 @@ def prune_store(root: Path, keep: int, *, move: Move, dry_run: bool = False) -> 
         path.unlink()
     for path in (path for paths in parts.values() for path in paths):
         remove_directory(path)
-    return removed
+    compaction = compact(UpdateLog(root / UPDATES), [_merged(root, one) for one in kept])
+    return replace(removed, updates=compaction.before - compaction.after)
 
 
-def merged_updates(root: Path, releases: Iterable[Release]) -> list[UpdatePosition | None]:
-    """How far each release's index has the updates merged; None where it has none of them."""
-    return [read_manifest(root / INDEXES / one.index, IndexManifest).updates for one in releases]
+def _merged(root: Path, release: Release) -> UpdatePosition | None:
+    """Which updates its index holds; none of an index that is damaged, so that the log keeps all that it may need."""
+    try:
+        return read_manifest(root / INDEXES / release.index, IndexManifest).updates
+    except ArtifactError:
+        return None
 
 
 def _shortened(pointer: Pointer, keep: int) -> Pointer:

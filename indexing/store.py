@@ -16,7 +16,7 @@ import msgspec
 from contracts.artifact import FileEntry, check_name, file_lock, is_name, write_json
 from contracts.errors import ArtifactError, InputError, WrongArtifactError
 from contracts.release import Judgement, Release, UpdatePosition
-from indexing.prune import Pruned, prune_store
+from indexing.prune import Move, Pruned, prune_store
 from indexing.store_files import (
     BUNDLES,
     COPIES,
@@ -32,6 +32,7 @@ from indexing.store_files import (
     read_record,
     release_paths,
     remove_leftovers,
+    require_updates,
     verified_parts,
 )
 from indexing.store_recovery import is_whole, read_pointer, readable_releases, usable_pointer
@@ -44,10 +45,11 @@ class DirectoryStore:
 
     Args:
         root: The directory.
+        before_move: Called under the lock with a scenario and its new pointer; where it raises, the pointer stays.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = Path(root)
+    def __init__(self, root: Path, *, before_move: Move | None = None) -> None:
+        self.root, self._before_move = Path(root), before_move
 
     @property
     def local(self) -> "DirectoryStore":
@@ -78,7 +80,7 @@ class DirectoryStore:
         parts = verified_parts(two_tower, heavy, index)
         scenario = check_name(parts.index.scenario, "scenario")
         with self._locked():
-            self._require_updates(parts)
+            require_updates(self.update_log(), parts.index)
             place(Path(two_tower), self.root / BUNDLES / parts.two_tower.version, parts.two_tower.files)
             if heavy is not None and parts.heavy is not None:
                 place(Path(heavy), self.root / BUNDLES / parts.heavy.version, parts.heavy.files)
@@ -139,10 +141,11 @@ class DirectoryStore:
             release = self._target(scenario, pointer, to)
             paths = self.paths(release)
             try:
-                self._require_updates(verified_parts(paths.two_tower, paths.heavy, paths.index))
+                parts = verified_parts(paths.two_tower, paths.heavy, paths.index)
             except WrongArtifactError as error:  # of the store itself, so nobody handed in a wrong path
                 raise ArtifactError(str(error)) from error
-            self._move(scenario, _stepped_to(pointer, release.release_id))
+            require_updates(self.update_log(), parts.index)
+            self._move(scenario, pointer.stepped_to(release.release_id))
             return release
 
     def pin(self, scenario: str, release_id: str) -> None:
@@ -240,15 +243,6 @@ class DirectoryStore:
         if not (self.root / CURRENT).is_dir():
             raise InputError(f"{self.root}: no store here, expected a directory that `adsieve index publish` filled")
 
-    def _require_updates(self, parts: Parts) -> None:
-        """An index that lacks updates which the log no longer keeps would serve yesterday's ads for ever."""
-        if not self.update_log().covers(parts.index.updates):
-            merged = parts.index.updates
-            raise ArtifactError(
-                f"{self.root / UPDATES}: no longer keeps the updates that index {parts.index.version} lacks, it holds "
-                f"those up to {merged.seq if merged is not None else 0}; build it again with `--store {self.root}`"
-            )
-
     def _target(self, scenario: str, pointer: Pointer, to: str | None) -> Release:
         if to is not None:
             return self._known(scenario, to)
@@ -284,20 +278,15 @@ class DirectoryStore:
             judgement=judgement,
         )
         self._record(release)
-        empty = Pointer(release=release.release_id)
-        self._move(scenario, empty if before is None else _stepped_to(before, release.release_id))
+        stepped = before.stepped_to(release.release_id) if before is not None else Pointer(release=release.release_id)
+        self._move(scenario, stepped)
         return release
 
     def _record(self, release: Release) -> None:
         write_json(self.root / RELEASES / release.scenario / f"{release.release_id}.json", release)
 
     def _move(self, scenario: str, pointer: Pointer) -> None:
+        if self._before_move is not None:
+            self._before_move(scenario, pointer)
         write_json(self.root / COPIES / f"{scenario}.json", pointer)
         write_json(self.root / CURRENT / f"{scenario}.json", pointer)
-
-
-def _stepped_to(pointer: Pointer, release_id: str) -> Pointer:
-    """A release of the history drops the later ones from it; any other comes on top."""
-    names = [*pointer.history, pointer.release]
-    history = names[: names.index(release_id)] if release_id in names else names
-    return msgspec.structs.replace(pointer, release=release_id, history=history)

@@ -29,6 +29,7 @@ from contracts.artifact import (
 from contracts.bundle import BundleManifest, open_bundle
 from contracts.errors import ArtifactError
 from contracts.release import IndexManifest, Release, check_pairing
+from indexing.update_log import UpdateLog
 
 BUNDLES: Literal["bundles"] = "bundles"
 INDEXES: Literal["indexes"] = "indexes"
@@ -59,6 +60,12 @@ class Pointer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def kept(self) -> list[str]:
         """Everything that it names, each once."""
         return list(dict.fromkeys([*self.names, *self.pinned]))
+
+    def stepped_to(self, release: str) -> "Pointer":
+        """To a release of the history, which drops the later ones from it; any other comes on top."""
+        names = [*self.history, self.release]
+        history = names[: names.index(release)] if release in names else names
+        return msgspec.structs.replace(self, release=release, history=history)
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,20 @@ def verified_parts(two_tower: Path, heavy: Path | None, index: Path) -> Parts:
     return parts
 
 
+def require_updates(log: UpdateLog, index: IndexManifest) -> None:
+    """Refuse an index that lacks updates which the log no longer keeps: they would be lost on it for ever.
+
+    Raises:
+        ArtifactError: Tells how to build one that has them.
+    """
+    if not log.covers(index.updates):
+        merged = index.updates.seq if index.updates is not None else 0
+        raise ArtifactError(
+            f"index {index.version} holds the updates up to number {merged}, and {log.directory} no longer keeps all "
+            "that come after; build it again with `adsieve index build --store`"
+        )
+
+
 def place(source: Path, target: Path, entries: Mapping[str, FileEntry]) -> None:
     """Bring an artifact into the store, unless a sound copy is there; a damaged one is replaced."""
     if target.exists():
@@ -140,8 +161,8 @@ def remove_directory(path: Path) -> None:
 
 def remove_leftovers(root: Path) -> None:
     """Remove what dead writers left; under the store's lock there are no others."""
-    for folder in (BUNDLES, INDEXES):
-        for path in (root / folder).glob(f".*{PARTIAL_SUFFIX}"):
+    for kind in (BUNDLES, INDEXES):
+        for path in (root / kind).glob(f".*{PARTIAL_SUFFIX}"):
             shutil.rmtree(path)
     for folder in (RELEASES, CURRENT, COPIES):
         for path in (root / folder).rglob(f".*{TEMPORARY_SUFFIX}"):

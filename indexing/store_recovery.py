@@ -60,7 +60,7 @@ def is_whole(root: Path, release: Release) -> bool:
 
 def _restored(root: Path, scenario: str, error: ArtifactError) -> Pointer | None:
     try:
-        pointer = read_record(root / COPIES / f"{scenario}.json", Pointer)
+        copy = read_record(root / COPIES / f"{scenario}.json", Pointer)
     except ArtifactError as again:
         pointer = _rebuilt(root, scenario)
         log.error(
@@ -69,8 +69,8 @@ def _restored(root: Path, scenario: str, error: ArtifactError) -> Pointer | None
             *(error, again, root / RELEASES / scenario, pointer.names if pointer else "no release is left"),
         )
         return pointer
-    log.error("DAMAGED STORE: %s; restored from its copy: %s", error, pointer.names)
-    return pointer
+    log.error("DAMAGED STORE: %s; restored from its copy: %s", error, copy.names)
+    return copy
 
 
 def _rebuilt(root: Path, scenario: str) -> Pointer | None:

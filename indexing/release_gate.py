@@ -1,0 +1,134 @@
+"""Publishes a release after a replay of saved requests: beyond the limits it is refused, or overridden on record."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from contracts.bundle import open_bundle
+from contracts.errors import AdsieveError, ArtifactError
+from contracts.release import Judgement, Release, check_pairing
+from indexing.index import Index
+from indexing.release_limits import ReleaseLimits, failures
+from indexing.replay import LightReplay, Replay, replay_light
+from indexing.replay_heavy import HeavyReplay, replay_heavy
+from indexing.store_files import require_updates
+from indexing.stores import Store
+
+
+class ReleaseRefused(AdsieveError):
+    """A release is beyond the limits; every figure is on a line of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """What shall be released, as files: a two-tower bundle, a heavy bundle or none, and their index."""
+
+    two_tower: Path
+    heavy: Path | None
+    index: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Outcome of a replay, before anything was changed."""
+
+    scenario: str
+    metrics: dict[str, float]
+    judgement: Judgement
+    notes: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        against = self.judgement.against or "nothing, it is the first release"
+        found = [f"replay: {self.metrics['requests']:,.0f} saved requests of {self.scenario}, against {against}"]
+        found += [f"  {name} {value:.4g}" for name, value in self.metrics.items() if name != "requests"]
+        found += [f"  not judged: {reason}" for reason in self.judgement.skipped]
+        return found + [f"  {failure}" for failure in self.judgement.failures]
+
+
+def publish_release(
+    store: Store, candidate: Candidate, *, limits: ReleaseLimits | None = None, override: str | None = None
+) -> Release:
+    """Verify bundles and index together, replay saved requests, and make them the current release.
+
+    Args:
+        store: Where.
+        candidate: What.
+        limits: To be kept.
+        override: Reason for which a release beyond the limits is published all the same.
+
+    Raises:
+        ReleaseRefused: It is beyond a limit; nothing was changed.
+        ArtifactError, MismatchError: As of ``DirectoryStore.publish``, and where the release cannot be replayed.
+    """
+    judged = judge(store, candidate, limits or ReleaseLimits(), override)
+    refuse(judged)
+    return store.publish(
+        two_tower=candidate.two_tower,
+        heavy=candidate.heavy,
+        index=candidate.index,
+        metrics=judged.metrics,
+        judgement=judged.judgement,
+    )
+
+
+def refuse(judged: Judged) -> None:
+    """Raise ReleaseRefused where a release is beyond its limits and no override says otherwise."""
+    failed = judged.judgement.failures
+    if failed and judged.judgement.override is None:
+        text = "\n".join([f"refused, {len(failed)} figures are beyond the limits", *judged.lines()])
+        raise ReleaseRefused(f'{text}\nnothing was published; --override "REASON" publishes it all the same, on record')
+
+
+def judge(store: Store, candidate: Candidate, limits: ReleaseLimits, override: str | None = None) -> Judged:
+    """Replay a candidate and hold it against the limits; changes nothing.
+
+    Raises:
+        ReleaseRefused: Its probabilities are no numbers, which no override publishes.
+        ArtifactError: A part is damaged or cannot be replayed, or the updates that the index lacks are gone.
+        MismatchError: The parts do not belong together.
+    """
+    bundle = open_bundle(candidate.two_tower, kind="two_tower")
+    heavy = open_bundle(candidate.heavy, kind="heavy") if candidate.heavy is not None else None
+    index = Index.open(candidate.index)
+    check_pairing(bundle.manifest, heavy.manifest if heavy is not None else None, index.manifest)
+    require_updates(store.update_log(), index.manifest)
+    light = LightReplay(bundle, index)
+    current, skipped = _current(store, index.scenario)
+    serving = current[1] if current is not None else None
+    found = [replay_light(light, serving, survivors=limits.survivors)]
+    if heavy is not None:
+        found.append(replay_heavy(light, HeavyReplay(heavy), min_requests=limits.min_requests))
+    metrics = _merged(found)
+    if metrics.pop("not_finite"):
+        raise ReleaseRefused(f"{candidate.index}: light probabilities are no numbers; no override publishes that")
+    failed = failures(limits, metrics)
+    return Judged(
+        scenario=index.scenario,
+        metrics=metrics,
+        judgement=Judgement(
+            against=current[0].release_id if current is not None else None,
+            limits=msgspec.to_builtins(limits),
+            failures=failed,
+            skipped=[*skipped, *(reason for one in found for reason in one.skipped)],
+            override=override if failed else None,
+        ),
+    )
+
+
+def _current(store: Store, scenario: str) -> tuple[tuple[Release, LightReplay] | None, list[str]]:
+    """What serves, opened to be compared with; where it is damaged the publish that repairs it goes on without."""
+    try:
+        release = store.current(scenario)
+        if release is None:
+            return None, []
+        paths = store.paths(release)
+        bundle = open_bundle(paths.two_tower, kind="two_tower")
+        return (release, LightReplay(bundle, Index.open(paths.index))), []
+    except ArtifactError as error:
+        return None, [f"overlap and calibration_current (the current release cannot be opened: {error})"]
+
+
+def _merged(replays: list[Replay]) -> dict[str, float]:
+    return {name: value for replay in replays for name, value in replay.metrics.items()}
