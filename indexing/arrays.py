@@ -98,6 +98,20 @@ def open_appending(path: Path, keep_bytes: int) -> BinaryIO:
     return file
 
 
+def create_mapped(path: Path, dtype: np.typing.DTypeLike, shape: tuple[int, ...]) -> np.memmap:
+    """Create a .npy file of zeros and map it for writing.
+
+    Its space is taken first: writing to a mapped file on a full disk ends the process (SIGBUS).
+
+    Raises:
+        OSError: The disk has no room for it.
+    """
+    array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    with open(path, "r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, max(path.stat().st_size, 1))
+    return array
+
+
 def map_array(path: Path) -> np.ndarray:
     """Map a .npy file, read-only, as a plain array (``np.memmap`` costs microseconds at each access).
 

@@ -48,23 +48,6 @@ def ad_attributes(table: pa.Table, objective_names: Sequence[str], *, source: st
     )
 
 
-class Numbering:
-    """Numbers texts from 0 in the order of their first appearance."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def __call__(self, texts: pa.StringArray) -> np.ndarray:
-        """Return the number of each text, int32 [B]; -1 where it is missing."""
-        encoded = texts.dictionary_encode()
-        new = [self._numbers.setdefault(text, len(self._numbers)) for text in encoded.dictionary.to_pylist()]
-        return np.asarray([*new, -1], np.int32)[np.asarray(encoded.indices.fill_null(-1))]
-
-    @property
-    def texts(self) -> list[str]:
-        return list(self._numbers)
-
-
 def _codes(array: pa.Array, names: Sequence[str], *, missing: int, column: str, source: str) -> np.ndarray:
     texts = plain_text(array)
     codes = pc.index_in(texts, pa.array(names, pa.string()))

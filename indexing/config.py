@@ -10,17 +10,19 @@ class IndexConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Settings of ``adsieve index build``.
 
     Args:
-        precision: Of the stored vectors; biases are always fp32.
-        engine: Runs the pin tower: a name of ``indexing.pin_engine``, or ``auto`` for the fastest that passes here.
+        precision: Of the stored vectors; biases are always fp32. What it loses is measured on ads of every batch; a
+            build that loses too much fails.
+        engine: Runs the pin tower: ``auto`` takes the fastest that keeps the bundle's parity rows on this machine.
         max_dropped_share: Share of the catalogue's ads that may be dropped for NaN, infinity or invalid features.
-        batch_size: Ads that are embedded at once. A thousand keeps the towers' activations in the cache.
-        threads: Batches that are embedded at the same time.
-        checkpoint_ads: A build that is killed goes on after the last multiple of about so many ads.
+        batch_size: Ads that are read and encoded at once; the pin tower takes them in pieces that fit its cache.
+        threads: Batches that are embedded at once, each on a thread of its own.
+        checkpoint_ads: A build that was killed goes on after the last ads that it brought to disk, about so many at
+            once.
     """
 
     precision: Literal["fp16", "fp32", "int8"] = "fp16"
-    engine: str = "auto"
+    engine: Literal["auto", "onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch_cuda", "tensorrt"] = "auto"
     max_dropped_share: Annotated[float, Meta(ge=0, le=1)] = 0.01
-    batch_size: Annotated[int, Meta(ge=1, le=65_536)] = 1024
+    batch_size: Annotated[int, Meta(ge=1, le=65_536)] = 8192
     threads: Annotated[int, Meta(ge=1, le=256)] = 2
     checkpoint_ads: Annotated[int, Meta(ge=1)] = 200_000

@@ -1,82 +1,136 @@
-"""The nightly job: a catalogue and the bundles that will serve, to one index, in bounded memory and in one step."""
+"""The nightly job: a catalogue and the bundles that will serve, to one index, in bounded memory and in one step.
 
-import hashlib
+Work is done in a hidden directory beside the index and outlives a kill:
+
+    .NAME.work/inputs.json, engine.json   what the job reads, and the engine that it chose
+    .NAME.work/plan/                      the catalogue, once it is found (``indexing.plan``)
+    .NAME.work/checkpoint.json            how many ads of it are in index/ (``indexing.checkpoint``)
+    .NAME.work/index/                     the index; renamed when it is complete
+"""
+
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as ds
 
-from contracts.artifact import MANIFEST, FileEntry, file_entries, publishing, write_json
+from contracts.artifact import MANIFEST, READY, TEMPORARY_SUFFIX, finish_directory, write_json
 from contracts.bundle import Bundle, open_bundle
-from contracts.errors import InputError, LogError, MismatchError
+from contracts.errors import ArtifactError, InputError, LogError, MismatchError
 from contracts.layout import side_layout
-from contracts.progress import progress
-from contracts.records import STATUSES, open_dataset
+from contracts.progress import progress, tell
+from contracts.records import open_dataset
 from contracts.release import IndexManifest
+from indexing.arrays import map_array
 from indexing.attributes import ATTRIBUTES
-from indexing.blocks import BlockWriter
-from indexing.catalog import Catalog, plan_catalog
+from indexing.blocks import BlockWriter, objective_heads
+from indexing.catalog import Catalog, input_files
+from indexing.checkpoint import Progress, read_checkpoint, write_checkpoint
 from indexing.config import IndexConfig
-from indexing.counters import Counters
-from indexing.embed import AdEmbedder
+from indexing.embed import AdEmbedder, EmbeddedBatch
+from indexing.manifest import index_manifest
+from indexing.merge import UpdatesToMerge
+from indexing.overlay_content import ContentEmbedder
 from indexing.pipeline import embed_batches
+from indexing.plan import open_plan, plan_catalog
+from indexing.retrieval import RetrievalWriter
+from indexing.update_log import UpdateLog
+from indexing.work_directory import work_directory
 
-_VERSION_HEX = 12
+EmbedBatches = Callable[[Catalog, AdEmbedder, Sequence[str], int, int], Iterator[EmbeddedBatch]]
+"""As ``indexing.pipeline.embed_batches``: embeds the catalogue's ads, but for some at the beginning, in order."""
+
+Ads = str | Path | Sequence[str | Path]
+_ROWS = 65_536
+_FORMAT = 1
+"""Of the work directory; another one is begun anew."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished index, and how many of the catalogue's ads an earlier run of the job had embedded."""
+
+    manifest: IndexManifest
+    num_resumed: int
 
 
 def build_index(
     *,
-    ads: str | Path,
+    ads: Ads,
     two_tower: Path,
     heavy: Path | None,
     out: Path,
     config: IndexConfig,
     as_of: datetime | None = None,
+    updates: UpdateLog | None = None,
 ) -> IndexManifest:
+    """As :func:`run_build`; the manifest, which is also the summary: counts, coverage, faults."""
+    return run_build(
+        ads=ads, two_tower=two_tower, heavy=heavy, out=out, config=config, as_of=as_of, updates=updates
+    ).manifest
+
+
+def run_build(
+    *,
+    ads: Ads,
+    two_tower: Path,
+    heavy: Path | None,
+    out: Path,
+    config: IndexConfig,
+    as_of: datetime | None = None,
+    updates: UpdateLog | None = None,
+    embed: EmbedBatches = embed_batches,
+) -> Built:
     """Build the index of one two-tower bundle, of its scenario's ads, at ``out``.
 
     Memory does not grow with the catalogue: rows are streamed from the files of ``ads`` to the files of the index. The
-    index appears whole or not at all; a job that was killed is simply run again.
+    index appears whole or not at all. A job that was killed goes on, when it is run again, after the last ads that it
+    had brought to disk, and makes the same index; a job of other inputs begins anew.
 
     Args:
-        ads: The ads dataset: a directory, a file or a glob.
+        ads: The ads dataset, of one place or several: a directory, a file or a glob each.
         two_tower: Bundle whose pin tower embeds the ads.
         heavy: Bundle whose schema encodes the ads for the heavy ranker; None leaves that block out.
         out: Directory to create.
         as_of: Leave out rows that begin later. A moment with a zone.
-
-    Returns:
-        The manifest, which is also the summary: counts, coverage, faults.
+        updates: Log of updates of the store, to merge.
+        embed: Embeds the catalogue.
 
     Raises:
-        InputError: ``out`` exists, or ``as_of`` has no zone.
+        InputError: ``out`` exists, another job is making it, or ``as_of`` has no zone.
         LogError: The dataset lacks columns, has wrong types, ties or unknown values, has no ad of the scenario, or more
             than ``config.max_dropped_share`` of its ads cannot be embedded.
         ArtifactError: A bundle is truncated or altered.
         MismatchError: The bundles are not of one scenario.
+        AdsieveError: The disk is full; run again with more room, the job goes on.
     """
     bundle = open_bundle(two_tower, kind="two_tower")
     heavy_bundle = open_bundle(heavy, kind="heavy") if heavy is not None else None
     scenario = _scenario(bundle, heavy_bundle)
-    dataset = open_dataset(ads)
-    embedder = AdEmbedder(
-        bundle, heavy_bundle, precision=config.precision, threads=config.threads, engine=config.engine
-    )
-    embedder.check_columns(dataset)
-    with publishing(out) as aside:
-        scratch = aside / "scratch"
-        scratch.mkdir()
-        catalog = plan_catalog(dataset, scenario=scenario, as_of=_micros(as_of), directory=scratch)
-        statuses, counters = _write_blocks(aside, catalog, embedder, bundle, heavy_bundle, config)
-        shutil.rmtree(scratch)
-        manifest = _manifest(aside, catalog, embedder, bundle, heavy_bundle, config, statuses, counters)
-        write_json(aside / MANIFEST, manifest)
-    return manifest
+    until = _micros(as_of)
+    dataset = open_dataset(*([ads] if isinstance(ads, str | Path) else ads))
+    inputs = _inputs(dataset, bundle, heavy_bundle, config, until, updates)
+    with work_directory(out, inputs) as work:
+        embedder = _embedder(work, bundle, heavy_bundle, config)
+        embedder.check_columns(dataset)
+        catalog = open_plan(dataset, work / "plan")
+        if catalog is None:
+            merge = UpdatesToMerge(updates, ContentEmbedder(embedder), until) if updates is not None else None
+            catalog = plan_catalog(dataset, scenario=scenario, as_of=until, directory=work / "plan", updates=merge)
+        job = _Job(work, catalog, embedder, bundle, heavy_bundle, config)
+        begun = read_checkpoint(work)
+        blocks, begun = job.open_blocks(begun)
+        done = job.write_blocks(blocks, begun, embed)
+        manifest = job.finish(blocks, done)
+        finish_directory(job.directory, Path(out).absolute())
+    return Built(manifest, begun.num_read)
 
 
 def _scenario(bundle: Bundle, heavy: Bundle | None) -> str:
@@ -98,90 +152,156 @@ def _micros(as_of: datetime | None) -> int | None:
     return pa.scalar(as_of, pa.timestamp("us", "UTC")).value
 
 
-def _write_blocks(
-    directory: Path,
-    catalog: Catalog,
-    embedder: AdEmbedder,
+def _inputs(
+    dataset: ds.Dataset,
     bundle: Bundle,
     heavy: Bundle | None,
     config: IndexConfig,
-) -> tuple[np.ndarray, Counters]:
-    """Stream the catalogue into the blocks; return how many ads have each status, and what was counted."""
-    blocks = BlockWriter(
-        directory,
-        bundle.schema,
-        head_dim=embedder.head_dim,
-        precision=config.precision,
-        heavy_layout=side_layout(heavy.schema, "ad") if heavy is not None else None,
-    )
-    attributes = [name for name in ATTRIBUTES if name in catalog.dataset.schema.names]
-    columns = sorted({"ad_id", "valid_from", *attributes, *embedder.columns})
-    statuses, counters = np.zeros(len(STATUSES), np.int64), Counters()
-    with progress("Embedding ads", total=catalog.num_ads, unit="ads") as advance:
-        for batch in embed_batches(catalog, embedder, columns, config.batch_size):
-            blocks.append(batch)
-            statuses += np.bincount(batch.attributes.status, minlength=len(STATUSES))
-            counters = counters.merge(batch.counters)
-            advance(batch.num_read)
-    _check_dropped(counters, catalog, config)
-    blocks.finish(source=catalog.source)
-    return statuses, counters
+    as_of: int | None,
+    updates: UpdateLog | None,
+) -> dict[str, Any]:
+    """What tells that an interrupted job was the same. Of the log its name alone: what is merged is in the plan."""
+    manifest = updates.manifest() if updates is not None else None
+    return {
+        "format": _FORMAT,
+        "two_tower": bundle.manifest,
+        "heavy": heavy.manifest if heavy is not None else None,
+        "config": config,
+        "as_of": as_of,
+        "updates": [updates is not None, manifest.log if manifest is not None else None],
+        "files": input_files(dataset),
+    }
 
 
-def _check_dropped(counters: Counters, catalog: Catalog, config: IndexConfig) -> None:
-    dropped = sum(counters.dropped.values())
+def _embedder(work: Path, bundle: Bundle, heavy: Bundle | None, config: IndexConfig) -> AdEmbedder:
+    """The embedder; its engine is the one that an interrupted job had chosen."""
+    path, chosen = work / "engine.json", config.engine
+    with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+        chosen = msgspec.json.decode(path.read_bytes(), type=str)
+    embedder = AdEmbedder(bundle, heavy, precision=config.precision, threads=config.threads, engine=chosen)
+    write_json(path, embedder.engine)
+    return embedder
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One build, in its work directory."""
+
+    work: Path
+    catalog: Catalog
+    embedder: AdEmbedder
+    bundle: Bundle
+    heavy: Bundle | None
+    config: IndexConfig
+
+    @property
+    def directory(self) -> Path:
+        return self.work / "index"
+
+    def open_blocks(self, begun: Progress) -> tuple[BlockWriter, Progress]:
+        """The blocks with what is in them; empty ones where the files do not hold what the checkpoint says."""
+        try:
+            if begun.num_read:
+                blocks = self._blocks(begun)
+                tell(f"resuming at {begun.num_read:,} of {self.catalog.num_ads:,} ads")
+                return blocks, begun
+        except (ArtifactError, OSError) as error:
+            tell(f"beginning anew, what is left of an earlier run cannot be used: {error}")
+        shutil.rmtree(self.directory, ignore_errors=True)
+        return self._blocks(Progress()), Progress()
+
+    def _blocks(self, begun: Progress) -> BlockWriter:
+        return BlockWriter(
+            self.directory,
+            self.bundle.schema,
+            head_dim=self.embedder.head_dim,
+            precision=self.config.precision,
+            heavy_layout=side_layout(self.heavy.schema, "ad") if self.heavy is not None else None,
+            scratch=self.work / "scratch",
+            resume_ads=begun.num_ads,
+            resume_advertisers=begun.num_advertisers,
+        )
+
+    def write_blocks(self, blocks: BlockWriter, done: Progress, embed: EmbedBatches) -> Progress:
+        """Stream the rest of the catalogue into the blocks."""
+        catalog, size = self.catalog, self.config.batch_size
+        attributes = [name for name in ATTRIBUTES if name in catalog.dataset.schema.names]
+        columns = sorted({"ad_id", "valid_from", *attributes, *self.embedder.columns})
+        saved = done.num_read
+        with progress("Embedding ads", total=catalog.num_ads, unit="ads", done=saved) as advance:
+            for embedded in embed(catalog, self.embedder, columns, size, saved):
+                batch = _with_updates(embedded, catalog)
+                blocks.append(batch)
+                done = done.after(batch, num_advertisers=blocks.num_advertisers)
+                if done.num_read - saved >= self.config.checkpoint_ads:
+                    self._save(blocks, done)
+                    saved = done.num_read
+                advance(batch.num_read)
+        _check_dropped(done, catalog, self.config)
+        self._save(blocks, done)
+        return done
+
+    def _save(self, blocks: BlockWriter, done: Progress) -> None:
+        blocks.sync()
+        write_checkpoint(self.work, done)
+
+    def finish(self, blocks: BlockWriter, done: Progress) -> IndexManifest:
+        """Complete the files; the manifest comes last."""
+        _remove_last_step(self.directory)
+        blocks.finish(source=self.catalog.source)
+        retrieval = _build_retrieval(self.directory, self.bundle, self.embedder, self.config)
+        shift, warnings = self.embedder.report(done.counters)
+        manifest = index_manifest(
+            self.directory,
+            catalog=self.catalog,
+            bundle=self.bundle,
+            heavy=self.heavy,
+            head_dim=self.embedder.head_dim,
+            precision=self.config.precision,
+            progress=done,
+            engine=self.embedder.engine,
+            precision_loss=done.counters.precision.as_dict(),
+            retrieval=retrieval,
+            shift=shift,
+            warnings=warnings,
+        )
+        write_json(self.directory / MANIFEST, manifest)
+        return manifest
+
+
+def _with_updates(batch: EmbeddedBatch, catalog: Catalog) -> EmbeddedBatch:
+    if catalog.updates is None:
+        return batch
+    return replace(batch, attributes=catalog.updates.over(batch.ids, batch.valid_from, batch.attributes))
+
+
+def _remove_last_step(directory: Path) -> None:
+    """Remove what an earlier run did after the blocks; it is done again."""
+    shutil.rmtree(directory / "retrieval", ignore_errors=True)
+    for path in (directory / MANIFEST, directory / READY, *directory.glob(f".*{TEMPORARY_SUFFIX}")):
+        path.unlink(missing_ok=True)
+
+
+def _check_dropped(done: Progress, catalog: Catalog, config: IndexConfig) -> None:
+    dropped = sum(done.counters.dropped.values())
     share = dropped / catalog.num_ads
     if share > config.max_dropped_share or dropped == catalog.num_ads:
         raise LogError(
             f"{catalog.source}: {dropped} of {catalog.num_ads} ads ({share:.2%}) cannot be embedded, at most "
-            f"{config.max_dropped_share:.2%} are allowed (max_dropped_share): {counters.faults or counters.dropped}"
+            f"{config.max_dropped_share:.2%} are allowed (max_dropped_share): "
+            f"{done.counters.faults or done.counters.dropped}"
         )
 
 
-def _manifest(
-    aside: Path,
-    catalog: Catalog,
-    embedder: AdEmbedder,
-    bundle: Bundle,
-    heavy: Bundle | None,
-    config: IndexConfig,
-    statuses: np.ndarray,
-    counters: Counters,
-) -> IndexManifest:
-    files = file_entries(aside)
-    identity = {
-        "two_tower": bundle.manifest.version,
-        "heavy": heavy.manifest.version if heavy is not None else None,
-        "watermark": pa.scalar(catalog.watermark, pa.timestamp("us", "UTC")).as_py().isoformat(),
-    }
-    scenario = bundle.manifest.scenario or ""
-    shift, warnings = embedder.report(counters)
-    return IndexManifest(
-        version=f"index-{scenario}-{_digest(identity, files)}",
-        scenario=scenario,
-        ad_fingerprint=bundle.schema.side_fingerprint("ad"),
-        heavy_ad_fingerprint=heavy.schema.side_fingerprint("ad") if heavy is not None else None,
-        tasks=list(bundle.schema.tasks),
-        objectives=list(bundle.schema.objective_names),
-        head_dim=embedder.head_dim,
-        precision=config.precision,
-        num_ads=catalog.num_ads - sum(counters.dropped.values()),
-        catalog=catalog.counts,
-        statuses=dict(zip(STATUSES, statuses.tolist(), strict=True)),
-        dropped=counters.dropped,
-        faults=counters.faults,
-        coverage={name: asdict(coverage) for name, coverage in counters.coverage.items()},
-        shift=shift,
-        warnings=warnings,
-        engine=embedder.engine,
-        precision_loss=counters.precision.as_dict(),
-        files=files,
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        **identity,
-    )
-
-
-def _digest(identity: Mapping[str, str | None], files: Mapping[str, FileEntry]) -> str:
-    """Content address of an index: the same catalogue and bundles give the same version."""
-    content = msgspec.json.encode([identity, {name: entry.sha256 for name, entry in files.items()}], order="sorted")
-    return hashlib.sha256(content).hexdigest()[:_VERSION_HEX]
+def _build_retrieval(
+    directory: Path, bundle: Bundle, embedder: AdEmbedder, config: IndexConfig
+) -> dict[str, dict[str, Any]]:
+    """Make the block that finds ads from the blocks that hold them."""
+    blocks = {name: map_array(directory / f"{name}.npy") for name in ("vectors", "bias", "objectives", "bids")}
+    heads = np.array([*objective_heads(bundle.schema), 0])
+    writer = RetrievalWriter(directory / "retrieval", num_heads=blocks["bias"].shape[1], head_dim=embedder.head_dim)
+    for start in range(0, len(blocks["bias"]), _ROWS):
+        part = {name: block[start : start + _ROWS] for name, block in blocks.items()}
+        writer.append(part["vectors"], part["bias"], heads[part["objectives"]], part["bids"])
+    writer.finish()
+    return {}

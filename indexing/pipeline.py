@@ -5,10 +5,8 @@ step waits for another and nothing is handed from core to core. Arrow, NumPy and
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-
-import pyarrow as pa
 
 from indexing.catalog import Catalog
 from indexing.embed import AdEmbedder, EmbeddedBatch
@@ -38,7 +36,7 @@ def embed_batches(
     pending: deque[Future[EmbeddedBatch]] = deque()
     pool = ThreadPoolExecutor(embedder.threads, thread_name_prefix="embed")
     try:
-        for table, file in _whole_batches(_skipped(catalog.batches(columns, batch_size), skip_rows), batch_size):
+        for table, file in catalog.batches(columns, batch_size, skip_rows):
             pending.append(pool.submit(embedder.embed, table, source=file))
             if len(pending) > BATCHES_AHEAD * embedder.threads:
                 yield pending.popleft().result()
@@ -46,29 +44,3 @@ def embed_batches(
             yield pending.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-Tables = Iterable[tuple[pa.Table, str]]
-
-
-def _skipped(tables: Tables, rows: int) -> Iterator[tuple[pa.Table, str]]:
-    """The tables without their first ``rows`` rows."""
-    for table, file in tables:
-        skipped = min(rows, len(table))
-        rows -= skipped
-        if skipped < len(table):
-            yield table.slice(skipped) if skipped else table, file
-
-
-def _whole_batches(tables: Tables, batch_size: int) -> Iterator[tuple[pa.Table, str]]:
-    """The tables with small neighbours of one file joined: where few rows are kept, a scan leaves few in each batch."""
-    waiting: list[pa.Table] = []
-    rows, of_file = 0, ""
-    for table, file in tables:
-        if waiting and (file != of_file or rows + len(table) > batch_size):
-            yield pa.concat_tables(waiting), of_file
-            waiting, rows = [], 0
-        waiting.append(table)
-        rows, of_file = rows + len(table), file
-    if waiting:
-        yield pa.concat_tables(waiting), of_file

@@ -14,7 +14,7 @@ from contracts.encoding import Encoder
 from contracts.errors import ArtifactError, InputError, LogError, MismatchError
 from contracts.records import read_table
 from contracts.release import IndexManifest
-from indexing import catalog
+from indexing import plan
 from indexing.config import IndexConfig
 from indexing.index import Index
 from indexing.nightly import build_index
@@ -31,7 +31,7 @@ def build(
         two_tower=bundles / "two_tower",
         heavy=bundles / "heavy" if heavy else None,
         out=out,
-        config=IndexConfig(threads=1, **config),
+        config=IndexConfig(threads=1, engine="onnxruntime_cpu", **config),
         as_of=as_of,
     )
 
@@ -96,7 +96,10 @@ def test_an_index_equals_the_plain_formula(
 def test_the_manifest_is_the_summary(ads: Path, bundles: Path, tmp_path: Path) -> None:
     manifest = build(ads, bundles, tmp_path / "index")
     expected = plain_catalog(ads)
-    assert manifest.catalog == {"rows": 250, "later": 0, "superseded": 50, "other_scenario": 40, "kept": 160}
+    assert manifest.catalog == {
+        **{"rows": 250, "later": 0, "superseded": 50, "other_scenario": 40, "kept": 160},
+        **{"merged": 0, "refused": 0},
+    }
     assert manifest.statuses["paused"] == sum(row["status"] == "paused" for row in expected)
     assert sum(manifest.statuses.values()) == 160
     assert manifest.dropped == {"features": 0, "embedding": 0}
@@ -114,7 +117,7 @@ def test_the_result_depends_neither_on_batches_nor_on_parts(
     ads: Path, bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = build(ads, bundles, tmp_path / "a")
-    monkeypatch.setattr(catalog, "ROWS_PER_PART", 9)
+    monkeypatch.setattr(plan, "ROWS_PER_PART", 9)
     again = build(f"{ads}/*.parquet", bundles, tmp_path / "b", batch_size=64)
     assert again.files.keys() == first.files.keys()
     differing = {name for name in first.files if first.files[name] != again.files[name]}
@@ -261,7 +264,7 @@ def test_columns_of_any_encoding_give_the_same_index(ads_table: MakeTable, bundl
 def test_damaged_and_wrong_bundles_are_refused(
     ads: Path, bundles: Path, tmp_path: Path, make_two_tower: Callable, make_heavy: Callable
 ) -> None:
-    config = IndexConfig(threads=1)
+    config = IndexConfig(threads=1, engine="onnxruntime_cpu")
     make_two_tower(tmp_path / "damaged")
     graph = tmp_path / "damaged" / "pin_tower.onnx"
     graph.write_bytes(graph.read_bytes()[:-1])

@@ -1,0 +1,305 @@
+"""Finds the catalogue as of a moment: the newest row of each ad, from a dataset of any size, in bounded memory.
+
+Ids and times alone are read, spread over temporary files by the hash of the id, and decided file by file, each of which
+fits into memory. New and changed ads of the log of updates take part like rows; they are never ties of a row, the
+catalogue's row counts where both begin at one moment.
+"""
+
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.ipc as ipc
+
+from contracts.artifact import fsync, write_json
+from contracts.errors import LogError
+from contracts.records import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, check_columns, plain_text, utc_micros
+from contracts.release import UpdatePosition
+from indexing.arrays import create_mapped
+from indexing.catalog import Catalog, read_dataset, source_name
+from indexing.id_keys import array_bytes, hashes, stored_keys
+from indexing.merge import NEVER, Contents, MergedUpdates, Row, UpdatesToMerge
+
+ROWS_PER_PART = 250_000
+MAX_PARTS = 500
+"""Files that are open at once; beyond ``ROWS_PER_PART`` times as many rows, parts are larger."""
+
+_BATCH_ROWS = 65_536
+_KEPT, _PLAN = "kept.npy", "plan.json"
+_SPILLED = pa.schema([("ad_id", pa.string()), ("time", pa.int64()), ("row", pa.int64()), ("ours", pa.bool_())])
+_COUNTS = ("rows", "later", "superseded", "other_scenario", "kept", "merged", "refused")
+
+
+class _Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a catalogue is no array."""
+
+    counts: dict[str, int]
+    faults: dict[str, int]
+    watermark: int
+    position: UpdatePosition | None
+
+
+def plan_catalog(
+    dataset: ds.Dataset,
+    *,
+    scenario: str,
+    as_of: int | None,
+    directory: Path,
+    updates: UpdatesToMerge | None = None,
+) -> Catalog:
+    """Find the newest row of each ad, and keep it where it is of ``scenario``.
+
+    Args:
+        dataset: Columns ``ad_id``, ``valid_from``, ``scenario``.
+        as_of: Microseconds UTC; rows that begin later are left out. None takes all rows. The watermark is the latest
+            row taken, never ``as_of`` itself, so that a moment in the future hides no update that is still to come.
+        directory: To create, for the files of the catalogue; :func:`open_plan` opens them again.
+        updates: Of the log of a store, to merge.
+
+    Raises:
+        LogError: Columns are missing or of a wrong type, an ad has two rows with the same ``valid_from``, or nothing is
+            left.
+    """
+    check_columns(dataset.schema, REQUIRED_COLUMNS["ads"], source=source_name(dataset))
+    num_rows = dataset.count_rows()
+    if not num_rows:
+        raise LogError(f"{source_name(dataset)}: has no rows")
+    shutil.rmtree(directory, ignore_errors=True)
+    spilled = directory / "spilled"
+    spilled.mkdir(parents=True)
+    parts = _spill(dataset, scenario, spilled, num_parts=min(MAX_PARTS, -(-num_rows // ROWS_PER_PART)))
+    chosen = _choose_usable(parts, dataset, scenario, as_of, directory / _KEPT, updates)
+    shutil.rmtree(spilled)
+    if not chosen.counts["kept"] + chosen.counts["merged"]:
+        raise LogError(f"{source_name(dataset)}: no ad of scenario {scenario!r} as of this moment; {chosen.counts}")
+    merged = None
+    if updates is not None:
+        merged = updates.write(directory, _replaced_rows(dataset, chosen.winners))
+    plan = _Plan(
+        counts=chosen.counts,
+        faults=updates.faults if updates is not None else {},
+        watermark=chosen.watermark,
+        position=updates.position if updates is not None else None,
+    )
+    for path in directory.rglob("*"):
+        fsync(path)
+    write_json(directory / _PLAN, plan)
+    return _catalog(dataset, directory, plan, merged)
+
+
+def open_plan(dataset: ds.Dataset, directory: Path) -> Catalog | None:
+    """Open what ``plan_catalog`` found for the same dataset; None where it did not finish."""
+    with suppress(OSError, ValueError, msgspec.DecodeError):
+        plan = msgspec.json.decode((directory / _PLAN).read_bytes(), type=_Plan)
+        merged = MergedUpdates.open(directory) if (directory / "states").is_dir() else None
+        return _catalog(dataset, directory, plan, merged)
+    return None
+
+
+def _catalog(dataset: ds.Dataset, directory: Path, plan: _Plan, merged: MergedUpdates | None) -> Catalog:
+    kept = np.load(directory / _KEPT, mmap_mode="r", allow_pickle=False)
+    return Catalog(dataset, kept, plan.watermark, plan.counts, merged, plan.position, plan.faults)
+
+
+@dataclass(frozen=True)
+class _Winner:
+    """Content that is newer than the catalogue's row ``row`` (-1: there is none), which began at ``time``."""
+
+    seq: int
+    row: int
+    time: int
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    counts: dict[str, int]
+    watermark: int
+    winners: list[_Winner]
+
+
+def _choose_usable(
+    parts: Sequence[Path],
+    dataset: ds.Dataset,
+    scenario: str,
+    as_of: int | None,
+    kept: Path,
+    updates: UpdatesToMerge | None,
+) -> _Chosen:
+    """Choose, and choose again without the content that the bundles cannot take, as if it had never come."""
+    refused: set[int] = set()
+    while True:
+        contents = updates.newest(scenario, refused) if updates is not None else None
+        chosen = _choose_all(parts, dataset, contents, as_of, kept)
+        bad = set() if updates is None else updates.refused(np.array([one.seq for one in chosen.winners], np.int64))
+        if not bad:
+            chosen.counts["refused"] = len(refused)
+            return chosen
+        refused |= bad
+
+
+def _choose_all(
+    parts: Sequence[Path], dataset: ds.Dataset, contents: Contents | None, as_of: int | None, path: Path
+) -> _Chosen:
+    num_rows = dataset.count_rows()
+    kept = create_mapped(path, np.uint8, (-(-num_rows // 8),))
+    counts, watermark, winners = dict.fromkeys(_COUNTS, 0), NEVER, []
+    shares = None if contents is None else _hash_share(contents.ids, len(parts))
+    for number, part in enumerate(parts):
+        table = _read_part(part)
+        if contents is not None and shares is not None:
+            table = pa.concat_tables([table, _as_rows(contents, np.flatnonzero(shares == number))]).combine_chunks()
+        found = _choose(table, as_of, kept, dataset, contents)
+        counts = {name: count + found.counts.get(name, 0) for name, count in counts.items()}
+        watermark = max(watermark, found.watermark)
+        winners += found.winners
+    kept.flush()
+    return _Chosen(counts, watermark, sorted(winners, key=lambda winner: winner.seq))
+
+
+def _as_rows(contents: Contents, places: np.ndarray) -> pa.Table:
+    """Content as rows of the spilled files; place k is row -1 - k."""
+    return pa.table(
+        [
+            contents.ids.take(pa.array(places)),
+            pa.array(contents.valid_from[places]),
+            pa.array(-1 - places),
+            pa.array(contents.ours[places]),
+        ],
+        schema=_SPILLED,
+    )
+
+
+def _spill(dataset: ds.Dataset, scenario: str, directory: Path, num_parts: int) -> list[Path]:
+    """Write id, time, row and whether the scenario is ours to one file per share of the hash space."""
+    paths = [directory / f"part-{part:05}.arrow" for part in range(num_parts)]
+    writers = [ipc.new_stream(path, _SPILLED) for path in paths]
+    start = 0
+    for file, batch in read_dataset(dataset, ("ad_id", "valid_from", "scenario"), _BATCH_ROWS):
+        ids = plain_text(batch["ad_id"])
+        if ids.null_count:
+            raise LogError(f"{file}: column ad_id is missing in {ids.null_count} rows, expected text")
+        times = utc_micros(batch["valid_from"], column="valid_from", source=file)
+        ours = pc.fill_null(pc.equal(plain_text(batch["scenario"]), scenario), False)
+        rows = pa.RecordBatch.from_arrays(
+            [ids, pa.array(times), pa.array(np.arange(start, start + len(ids))), ours], schema=_SPILLED
+        )
+        start += len(ids)
+        share = _hash_share(ids, num_parts)
+        order = np.argsort(share, kind="stable")
+        bounds = np.searchsorted(share[order], np.arange(num_parts + 1))
+        by_part = rows.take(pa.array(order)) if num_parts > 1 else rows
+        for part in np.flatnonzero(np.diff(bounds)):
+            writers[part].write_batch(by_part.slice(bounds[part], bounds[part + 1] - bounds[part]))
+    for writer in writers:
+        writer.close()
+    return paths
+
+
+def _hash_share(ids: pa.StringArray, num_parts: int) -> np.ndarray:
+    if num_parts == 1 or not len(ids):
+        return np.zeros(len(ids), np.int64)
+    data, lengths = array_bytes(ids)
+    keys = stored_keys(np.r_[data, np.zeros(64, np.uint8)], np.cumsum(lengths) - lengths, lengths)
+    return (hashes(keys) % np.uint64(num_parts)).astype(np.int64)
+
+
+def _read_part(path: Path) -> pa.Table:
+    with ipc.open_stream(path) as reader:
+        return reader.read_all().combine_chunks()
+
+
+def _choose(
+    table: pa.Table, as_of: int | None, kept: np.ndarray, dataset: ds.Dataset, contents: Contents | None
+) -> _Chosen:
+    """Mark the rows to keep among all rows of some ads."""
+    times, rows, codes = table["time"].to_numpy(), table["row"].to_numpy(), _codes(table["ad_id"])
+    of_catalogue = rows >= 0
+    order = np.lexsort((of_catalogue, times, codes))
+    _refuse_ties(table, dataset, times, rows, codes, order)
+    in_time = order if as_of is None else order[times[order] <= as_of]
+    newest = np.r_[np.diff(codes[in_time]) != 0, np.ones(min(len(in_time), 1), bool)]
+    places = np.flatnonzero(newest)
+    ours = table["ours"].to_numpy()[in_time[places]]
+    mine = of_catalogue[in_time[places]]
+    kept_rows = rows[in_time[places[ours & mine]]]
+    np.bitwise_or.at(kept, kept_rows >> 3, (1 << (kept_rows & 7)).astype(np.uint8))
+    num_rows, num_in_time = int(of_catalogue.sum()), int(of_catalogue[in_time].sum())
+    counts = {
+        "rows": num_rows,
+        "later": num_rows - num_in_time,
+        "superseded": num_in_time - int(mine.sum()),
+        "other_scenario": int((mine & ~ours).sum()),
+        "kept": len(kept_rows),
+        "merged": int((ours & ~mine).sum()),
+    }
+    winners = [] if contents is None else _winners(in_time, places[ours & ~mine], rows, times, codes, contents)
+    watermark = int(times[in_time][of_catalogue[in_time]].max(initial=NEVER))
+    return _Chosen(counts, watermark, winners)
+
+
+def _winners(
+    in_time: np.ndarray, places: np.ndarray, rows: np.ndarray, times: np.ndarray, codes: np.ndarray, contents: Contents
+) -> list[_Winner]:
+    """The content at these places of the order, each with the catalogue's row before it where it is of the same ad."""
+    here, before = in_time[places], in_time[np.maximum(places - 1, 0)]
+    has_row = (places > 0) & (codes[before] == codes[here])
+    seqs = contents.seqs[-1 - rows[here]]
+    replaced, since = np.where(has_row, rows[before], -1), np.where(has_row, times[before], NEVER)
+    return [_Winner(*values) for values in zip(seqs.tolist(), replaced.tolist(), since.tolist(), strict=True)]
+
+
+def _replaced_rows(dataset: ds.Dataset, winners: Sequence[_Winner]) -> dict[int, Row]:
+    """What the catalogue says of the ads that content replaces, by number of the update."""
+    wanted = {winner.row: winner for winner in winners if winner.row >= 0}
+    replaced = {winner.seq: Row() for winner in winners}
+    present = [name for name in ("status", "bid") if name in dataset.schema.names]
+    if not wanted:
+        return replaced
+    rows = np.array(sorted(wanted), np.int64)
+    start = 0
+    check_columns(
+        dataset.schema, {name: OPTIONAL_COLUMNS["ads"][name] for name in present}, source=source_name(dataset)
+    )
+    for _, batch in read_dataset(dataset, ["ad_id", *present], _BATCH_ROWS):
+        here = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(batch))]
+        told = batch.take(pa.array(here - start)).to_pylist()
+        start += len(batch)
+        for row, values in zip(here.tolist(), told, strict=True):
+            winner = wanted[row]
+            replaced[winner.seq] = Row(winner.time, values.get("status"), values.get("bid"))
+    return replaced
+
+
+def _codes(column: pa.ChunkedArray) -> np.ndarray:
+    encoded = column.combine_chunks().dictionary_encode()
+    indices = encoded.indices if isinstance(encoded, pa.DictionaryArray) else encoded.combine_chunks().indices
+    return np.asarray(indices).astype(np.int64)
+
+
+def _refuse_ties(
+    table: pa.Table, dataset: ds.Dataset, times: np.ndarray, rows: np.ndarray, codes: np.ndarray, order: np.ndarray
+) -> None:
+    """Refuse two rows of the dataset with one ad and one moment."""
+    tied = (np.diff(codes[order]) == 0) & (np.diff(times[order]) == 0) & (rows[order[:-1]] >= 0)
+    places = np.flatnonzero(tied)
+    if len(places):
+        first, second = order[places[0]], order[places[0] + 1]
+        raise LogError(_describe_tie(table, dataset, rows[[first, second]], first, len(places)))
+
+
+def _describe_tie(table: pa.Table, dataset: ds.Dataset, rows: np.ndarray, at: int, count: int) -> str:
+    fragments = list(dataset.get_fragments())
+    ends = np.cumsum([fragment.count_rows() for fragment in fragments])
+    first, second = (fragments[int(np.searchsorted(ends, row, side="right"))].path for row in sorted(rows))
+    moment = pa.scalar(table["time"][int(at)].as_py(), pa.timestamp("us", "UTC")).as_py().isoformat()
+    return (
+        f"{second}: ad {table['ad_id'][int(at)].as_py()!r} has a second row with valid_from {moment}, "
+        f"the other is in {first}; {count} such rows; keep one of each"
+    )
