@@ -33,7 +33,8 @@ def float_bins(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
         >>> float_bins(np.array([0.0, 0.5, 1.0, 7.0]), np.array([0.5, 1.0])).tolist()
         [2, 1, 1]
     """
-    return np.bincount(np.searchsorted(edges, values, side="left"), minlength=len(edges) + 1)
+    at_or_below = [np.count_nonzero(values <= edge) for edge in edges]  # for few edges faster than a search
+    return np.diff([0, *at_or_below, len(values)])
 
 
 def id_bins(ids: np.ndarray) -> np.ndarray:

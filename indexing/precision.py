@@ -16,9 +16,9 @@ import numpy as np
 from contracts.errors import ArtifactError
 from engines.rank_correlation import rank_correlation
 
-CHECKED_ADS = 32
-"""Of each batch."""
-TOP = 8
+CHECKED_ADS, CHECKED_QUERIES = 16, 16
+"""Ads of each batch, and at most so many saved requests."""
+TOP = 4
 """The best ads of a request among those checked."""
 NEGLIGIBLE = 1e-6
 """Errors up to this may change the order: of ads that are equal but for rounding."""

@@ -22,10 +22,12 @@ from contracts.bundle import Bundle
 from contracts.encoding import Coverage, Encoded
 from contracts.histogram import float_bins, id_bins
 from contracts.layout import FloatColumn, IdColumn, side_layout
+from contracts.release import IndexManifest
 
 PROFILE_FILE = "profile.json"
-MORE_MISSING, MORE_UNKNOWN, MEAN_SHIFT, LARGE_PSI = 0.05, 0.05, 0.5, 0.25
-"""From these differences on a feature is worth a warning; shares and means by three standard errors more."""
+MORE, MEAN_SHIFT, LARGE_PSI = 0.05, 0.5, 0.25
+"""From these differences on a feature is worth a warning: of the share that is missing or out of vocabulary, of the
+mean in standard deviations, and the index. Shares and means must differ by three standard errors more."""
 _SMALLEST_SHARE = 1e-4
 """Stands in for the share of an empty bin."""
 
@@ -94,7 +96,8 @@ class AdProfile:
         bins = {column.name: id_bins(ids[:, column.start : column.start + column.width]) for column in self._bags}
         for column in self._dense:
             if column.name in self._histograms:
-                bins[column.name] = float_bins(floats[:, column.start], self._histograms[column.name][0])
+                values = np.ascontiguousarray(floats[:, column.start])
+                bins[column.name] = float_bins(values, self._histograms[column.name][0])
         totals = floats.sum(axis=0, dtype=np.float64)
         sums = {column.name: float(totals[column.start : column.start + column.width].sum()) for column in self._dense}
         return ShiftCounts(len(ids), sums, bins)
@@ -160,8 +163,7 @@ def shift_warnings(model: str, features: Mapping[str, Mapping[str, Any]]) -> lis
     lines = []
     for name, found in features.items():
         causes = [
-            *_more(found, "missing", "missing", MORE_MISSING),
-            *_more(found, "out_of_vocabulary", "out of vocabulary", MORE_UNKNOWN),
+            *(cause for key, words in _SHARES.items() for cause in _more(found, key, words)),
             *_moved(found),
         ]
         if causes:
@@ -169,14 +171,35 @@ def shift_warnings(model: str, features: Mapping[str, Mapping[str, Any]]) -> lis
     return lines
 
 
-def _more(found: Mapping[str, Any], key: str, words: str, allowed: float) -> list[str]:
+def coverage_lines(manifest: IndexManifest) -> list[str]:
+    """What a build says of its ads for people: one line a model, then the manifest's warnings."""
+    lines = []
+    for model, covered in manifest.coverage.items():
+        worst = [_worst(covered, key, words) for key, words in _SHARES.items()]
+        lines.append(f"{model}: {covered['rows']:,} ads{''.join(f', {part}' for part in worst if part)}")
+    return lines + [f"warning: {line}" for line in manifest.warnings]
+
+
+_SHARES = {"missing": "missing", "out_of_vocabulary": "out of vocabulary"}
+
+
+def _worst(covered: Mapping[str, Any], key: str, words: str) -> str:
+    """The feature with the largest share, such as ``at most 3 % missing (price)``."""
+    counts: Mapping[str, int] = covered[key]
+    name = max(counts, key=lambda feature: counts[feature], default="")
+    return f"at most {_percent(counts[name] / covered['rows'])} {words} ({name})" if name and counts[name] else ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _more(found: Mapping[str, Any], key: str, words: str) -> list[str]:
     share, trained = found[key], found[f"{key}_trained"]
     by_chance = 3 * sqrt(max(trained * (1 - trained), 0.0) / max(found["rows"], 1))
-    return (
-        [f"{share:.0%} {words}, {trained:.0%} in training".replace("%", " %")]
-        if (share > trained + allowed + by_chance)
-        else []
-    )
+    if share <= trained + MORE + by_chance:
+        return []
+    return [f"{_percent(share)} {words}, {_percent(trained)} in training"]
 
 
 def _moved(found: Mapping[str, Any]) -> list[str]:
