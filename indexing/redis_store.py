@@ -1,0 +1,323 @@
+"""A store in Redis for several hosts: Redis carries releases and updates, and each host reads its own mirror of them.
+
+Everything is read from the mirror, a directory store: no request waits for Redis, and a host serves on while Redis is
+down, slow or empty. ``refresh`` brings in what others published. Whoever changes something first brings the mirror up
+to date, then makes the change in the mirror by the code that a directory store has; just before the mirror's pointer
+moves, the parts are uploaded and the pointer in Redis moves in one transaction, or the change is made again upon what
+somebody else made of it. Redis found emptier than the mirror is filled from it by the next publish.
+
+    pull.lock     in the mirror: held by the one process of the host that brings it up to date
+"""
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from contracts.errors import AdsieveError, ArtifactError
+from contracts.release import Judgement, Release, UpdatePosition
+from indexing.prune import Pruned
+from indexing.redis_connect import Connection, connect
+from indexing.redis_parts import parts_of
+from indexing.redis_pointers import (
+    TRIES,
+    Followed,
+    MovedError,
+    PointerRecord,
+    Seen,
+    follows,
+    is_behind,
+    move,
+    next_record,
+    read_followed,
+    read_pointers,
+    read_releases,
+    remember,
+)
+from indexing.redis_prune import prune_redis
+from indexing.redis_pull import DamagedPartError, pull, remove_unfinished, settle
+from indexing.redis_updates import GRACE_S, UpdateStream
+from indexing.redis_upload import ensure, sweep
+from indexing.store import DirectoryStore
+from indexing.store_files import BUNDLES, INDEXES, Pointer, ReleasePaths, verified_parts
+from indexing.store_recovery import is_whole, readable_releases, usable_pointer
+from indexing.update_log import UpdateLog
+from indexing.update_record import Update
+
+log = logging.getLogger(__name__)
+
+FOLLOW_EVERY_S = 0.5
+"""How often updates are followed while parts are transferred."""
+
+T = TypeVar("T")
+
+
+class RedisStore:
+    """Releases in Redis, read from a local mirror. One object serves one thread.
+
+    What the methods that :class:`indexing.stores.Store` names do and raise is told by ``DirectoryStore``; beyond that,
+    those that ask Redis raise ``RedisError`` where it cannot be reached in time, and change nothing then.
+
+    Args:
+        url: Of the server, see ``indexing.redis_connect``.
+        local: Directory of the mirror; created when needed.
+        grace_s: How long running hosts have to bring back updates that a restarted Redis lost.
+    """
+
+    def __init__(self, url: str, local: Path, *, grace_s: float = GRACE_S) -> None:
+        self.root = Path(local)
+        self._mirror = DirectoryStore(self.root)
+        self._connection: Connection = connect(url)
+        self._stream = UpdateStream(self._connection, self._mirror.update_log(), grace_s=grace_s)
+        self._refused: set[str] = set()
+        self._followed_at = 0.0
+
+    @property
+    def local(self) -> DirectoryStore:
+        """The mirror, where readers map files."""
+        return self._mirror
+
+    def scenarios(self) -> list[str]:
+        return self._mirror.scenarios()
+
+    def current(self, scenario: str) -> Release | None:
+        return self._mirror.current(scenario)
+
+    def list(self, scenario: str) -> list[Release]:
+        return self._mirror.list(scenario)
+
+    def names(self, scenario: str) -> Sequence[str]:
+        return self._mirror.names(scenario)
+
+    def release(self, scenario: str, name: str) -> Release:
+        return self._mirror.release(scenario, name)
+
+    def pointer(self, scenario: str) -> Pointer | None:
+        return self._mirror.pointer(scenario)
+
+    def paths(self, release: Release) -> ReleasePaths:
+        return self._mirror.paths(release)
+
+    def update_log(self) -> UpdateLog:
+        """The mirror's copy of the log."""
+        return self._mirror.update_log()
+
+    def refresh(self) -> None:
+        """Bring into the mirror what Redis has of updates and releases, unless another process of the host does so.
+
+        A release whose parts do not come whole is not followed; the others are. The mirror never goes back because
+        Redis did. Files of releases that are no longer kept are removed.
+
+        Raises:
+            RedisError: Redis cannot be reached in time.
+            ArtifactError: Something in Redis is damaged; the mirror is as it was in that respect.
+        """
+        with self._puller(wait=False) as mine:
+            if mine:
+                self._stream.follow()
+                changed, failures = self._follow(read_pointers(self._connection), history=True)
+                settle(self.root)
+                if changed and not failures:
+                    self._remove_unused()
+                if failures:
+                    raise failures[0]
+
+    def publish(
+        self,
+        *,
+        two_tower: Path,
+        heavy: Path | None,
+        index: Path,
+        metrics: Mapping[str, float] | None = None,
+        judgement: Judgement | None = None,
+    ) -> Release:
+        """As a directory store does it, then in Redis; and bring back what Redis lost and the mirror holds."""
+
+        def change(store: DirectoryStore) -> Release:
+            return store.publish(two_tower=two_tower, heavy=heavy, index=index, metrics=metrics, judgement=judgement)
+
+        with self._puller():
+            self._stream.follow()
+            if self._offered_parts_are_needed():
+                self._place(two_tower, heavy, index)
+            release = self._change(change)
+            self._repair()
+            sweep(self._connection)
+            return release
+
+    def rollback(self, scenario: str, to: str | None = None) -> Release:
+        return self._changed(lambda store: store.rollback(scenario, to))
+
+    def pin(self, scenario: str, release_id: str) -> None:
+        self._changed(lambda store: store.pin(scenario, release_id))
+
+    def unpin(self, scenario: str, release_id: str) -> None:
+        self._changed(lambda store: store.unpin(scenario, release_id))
+
+    def prune(self, keep: int = 3, *, dry_run: bool = False) -> Pruned:
+        """As a directory store does it in the mirror, then in Redis: there also uploads whose publisher died."""
+        with self._puller():
+            self._stream.follow()
+            pruned = self._change(lambda store: store.prune(keep, dry_run=dry_run), history=True)
+            if not dry_run:
+                prune_redis(self._connection)
+                self._stream.compact()
+            return pruned
+
+    def append_updates(self, updates: Sequence[Update]) -> UpdatePosition:
+        """Append to the log in Redis, where numbers are given; they are as durable as what Redis writes is."""
+        return self._stream.append(updates)
+
+    def _changed(self, change: Callable[[DirectoryStore], T]) -> T:
+        with self._puller():
+            self._stream.follow()
+            return self._change(change, history=True)
+
+    def _change(self, change: Callable[[DirectoryStore], T], *, history: bool = False) -> T:
+        """Bring the mirror up to date and change both, again where somebody else was faster."""
+        for _ in range(TRIES):
+            seen = read_pointers(self._connection)
+            _, failures = self._follow(seen, history=history)
+            for failure in failures:
+                log.error("left out: %s", failure)
+            moved: dict[str, PointerRecord] = {}
+            try:
+                result = change(DirectoryStore(self.root, before_move=self._mover(seen, moved)))
+            except MovedError as error:
+                log.info("%s; once more", error)
+                continue
+            for scenario, record in moved.items():
+                remember(self.root, scenario, record)
+            return result
+        raise AdsieveError(f"{self._connection.name}: others moved pointers {TRIES} times meanwhile, try again")
+
+    def _mover(self, seen: Seen, moved: dict[str, PointerRecord]) -> Callable[[str, Pointer], None]:
+        followed = read_followed(self.root)
+
+        def before_move(scenario: str, pointer: Pointer) -> None:
+            record = next_record(pointer, seen.records.get(scenario), followed.get(scenario))
+            self._move(scenario, record, seen.raw.get(scenario))
+            moved[scenario] = record
+
+        return before_move
+
+    def _move(self, scenario: str, record: PointerRecord, seen: bytes | None) -> None:
+        """Upload what the pointer needs, as far as it is here, and move it in Redis."""
+        known = readable_releases(self.root, scenario)
+        releases = [known[name] for name in record.pointer.kept if name in known]
+        parts = {part.name: part for release in releases for part in parts_of(self.root, release)}
+        ensure(self._connection, [part for part in parts.values() if part.is_here], self._between)
+        needed = [part.name for part in parts_of(self.root, known[record.pointer.release])]
+        move(self._connection, scenario, record, seen=seen, releases=releases, parts=needed)
+
+    def _repair(self) -> None:
+        """Bring back into Redis the pointers that it lost, and parts that a host missed."""
+        seen, followed = read_pointers(self._connection), read_followed(self.root)
+        for scenario in self._mirror.scenarios():
+            own = usable_pointer(self.root, scenario)
+            if own is None or not is_whole(self.root, self._mirror.release(scenario, own.release)):
+                continue
+            record, mine = seen.records.get(scenario), followed.get(scenario)
+            if is_behind(record, mine, own):
+                log.warning("%s lost releases of %s: they are uploaded again", self._connection.name, scenario)
+                self._move(scenario, _restored(own, mine), seen.raw.get(scenario))
+            else:
+                known = readable_releases(self.root, scenario).values()
+                kept = [part for one in known if one.release_id in own.kept for part in parts_of(self.root, one)]
+                ensure(self._connection, [part for part in kept if part.is_here], self._between)
+
+    def _follow(self, seen: Seen, *, history: bool) -> tuple[bool, Sequence[ArtifactError]]:
+        """Bring in the releases that the pointers name; return whether a pointer moved, and what is damaged."""
+        followed, changed, failures = read_followed(self.root), False, []
+        for scenario, data in seen.raw.items():
+            record = seen.records.get(scenario)
+            try:
+                if record is None:
+                    raise ArtifactError(f"{self._connection.name}: pointer of {scenario!r} is damaged: {data[:80]!r}")
+                own = usable_pointer(self.root, scenario)
+                if follows(record, followed.get(scenario), own):
+                    self._adopt(scenario, record)
+                    changed = True
+                if history:
+                    self._bring_history(scenario, record.pointer)
+            except ArtifactError as error:
+                failures.append(error)
+        return changed, failures
+
+    def _adopt(self, scenario: str, record: PointerRecord) -> None:
+        names = record.pointer.kept
+        releases = {one.release_id: one for one in read_releases(self._connection, scenario, names)}
+        if record.pointer.release not in releases:
+            raise ArtifactError(f"{self._connection.name}: release {record.pointer.release} of {scenario} is missing")
+        self._bring(releases[record.pointer.release])
+        self._mirror.adopt(scenario, record.pointer, list(releases.values()))
+        remember(self.root, scenario, record)
+
+    def _bring_history(self, scenario: str, pointer: Pointer) -> None:
+        """What a rollback may need; where nobody has it any more, the release that serves is not held up."""
+        known = readable_releases(self.root, scenario)
+        for name in pointer.kept:
+            if name in known:
+                self._bring(known[name])
+
+    def _bring(self, release: Release) -> None:
+        for part in parts_of(self.root, release):
+            if not part.is_here:
+                pull(self._connection, part, self.root, self._between, refused=self._refused)
+
+    def _offered_parts_are_needed(self) -> bool:
+        """Whether what shall be published may be the only whole copy of what a pointer in Redis names."""
+        _, failures = self._follow(read_pointers(self._connection), history=False)
+        return any(isinstance(failure, DamagedPartError) for failure in failures)
+
+    def _place(self, two_tower: Path, heavy: Path | None, index: Path) -> None:
+        parts = verified_parts(two_tower, heavy, index)
+        self._mirror.place(BUNDLES, parts.two_tower.version, Path(two_tower), parts.two_tower.files)
+        if heavy is not None and parts.heavy is not None:
+            self._mirror.place(BUNDLES, parts.heavy.version, Path(heavy), parts.heavy.files)
+        self._mirror.place(INDEXES, parts.index.version, Path(index), parts.index.files)
+
+    def _remove_unused(self) -> None:
+        """Remove from the mirror what no pointer names any more, once all that they name is there."""
+        pointers = [self._mirror.pointer(scenario) for scenario in self._mirror.scenarios()]
+        self._mirror.prune(max((len(pointer.names) for pointer in pointers if pointer is not None), default=1))
+
+    def _between(self) -> None:
+        """Between two pipelines of a long transfer: updates do not wait for it."""
+        if time.monotonic() - self._followed_at > FOLLOW_EVERY_S:
+            self._stream.follow()
+            self._followed_at = time.monotonic()
+
+    @contextmanager
+    def _puller(self, *, wait: bool = True) -> Iterator[bool]:
+        """Hold the lock of the mirror's puller; false where another process has it and nobody waits."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.root / "pull.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            mine = _lock(handle, wait=wait)
+            if mine:
+                remove_unfinished(self.root)
+                settle(self.root)
+                self._followed_at = time.monotonic()
+            yield mine
+        finally:
+            os.close(handle)
+
+
+def _lock(handle: int, *, wait: bool) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _restored(own: Pointer, followed: Followed | None) -> PointerRecord:
+    """The record of a pointer that nobody moved."""
+    if followed is None:
+        return next_record(own, None, None)
+    return PointerRecord(pointer=own, token=followed.tokens[-1], serial=followed.serial, restored=True)

@@ -1,0 +1,275 @@
+"""Redis carries releases between hosts; whatever happens to it, each host keeps a whole release and the next run mends."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from contracts.bundle import open_bundle
+from contracts.errors import ArtifactError
+from contracts.release import Release
+from indexing.index import Index
+from indexing.redis_connect import RedisError
+from indexing.redis_parts import COMPLAINTS, UPLOADS, Upload, part_names, read_mark
+from indexing.redis_store import RedisStore
+from indexing.stores import Store
+from indexing.update_record import Update
+
+Host = Callable[[str], RedisStore]
+Publish = Callable[..., Release]
+
+
+def check_release(store: Store, release: Release) -> None:
+    """Every part opens, verified, and is the version that the release names."""
+    paths = store.local.paths(release)
+    assert open_bundle(paths.two_tower).manifest.version == release.two_tower
+    assert Index.open(paths.index).manifest.version == release.index
+    assert paths.heavy is not None
+    assert open_bundle(paths.heavy).manifest.version == release.heavy
+
+
+def chunk_keys(store: RedisStore, part: str) -> list[str]:
+    mark = read_mark(store._connection, part)
+    assert mark is not None
+    return [chunk.key for chunk in mark.chunks(part)]
+
+
+def takedown(ad_id: str, value: bool = True) -> Update:
+    return Update(ad_id=ad_id, at=1, takedown=value)
+
+
+def taken_down(store: Store) -> dict[str, bool]:
+    return {update.ad_id: update.takedown for update in store.update_log().read() if update.takedown is not None}
+
+
+def test_a_host_follows_what_another_publishes(host: Host, publish: Publish) -> None:
+    publisher, follower = host("publisher"), host("follower")
+    follower.refresh()
+    assert follower.scenarios() == []
+    first = publish(publisher)
+    second = publish(publisher, "other_")
+    follower.refresh()
+    assert follower.list("shopping") == publisher.list("shopping") == [second, first]
+    for release in (first, second):
+        check_release(follower, release)
+    assert publisher.rollback("shopping") == first
+    follower.refresh()
+    assert follower.current("shopping") == first
+    assert not list(follower.root.glob("pulls/*"))
+    assert not list(follower.root.glob("unsettled/*"))
+
+
+def test_a_change_made_by_a_host_that_has_not_followed_is_made_upon_what_others_made(
+    host: Host, publish: Publish
+) -> None:
+    one, other = host("one"), host("other")
+    first, second = publish(one), publish(other, "other_")
+    third = publish(one, "third_")
+    assert other.rollback("shopping") == second
+    assert [release.release_id for release in other.list("shopping")] == [second.release_id, first.release_id]
+    assert third.previous == second.release_id
+
+
+def test_a_publisher_that_another_overtakes_begins_again(
+    host: Host, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, fast = host("slow"), host("fast")
+    original = slow._move
+    between: list[Release] = []
+
+    def overtaken(*arguments: object) -> None:
+        if not between:
+            between.append(publish(fast, "other_"))
+        original(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(slow, "_move", overtaken)
+    release = publish(slow)
+    assert slow.list("shopping") == [release, between[0]]
+    fast.refresh()
+    assert fast.list("shopping") == [release, between[0]]
+
+
+def test_pruned_releases_leave_redis_and_every_mirror(host: Host, publish: Publish) -> None:
+    publisher, follower = host("publisher"), host("follower")
+    releases = [publish(publisher, prefix) for prefix in ("", "other_", "third_")]
+    follower.refresh()
+    publisher.prune(keep=1)
+    client = publisher._connection.client
+    kept = part_names(releases[-1])
+    assert sorted(msgspec.json.decode(data, type=Upload).part for data in client.hvals(UPLOADS)) == sorted(kept)
+    expected = {key.encode() for part in kept for key in chunk_keys(publisher, part)}
+    assert set(client.scan_iter("{adsieve}:chunk:*")) == expected
+    follower.refresh()
+    assert follower.list("shopping") == [releases[-1]]
+    assert [path.name for path in (follower.root / "indexes").iterdir()] == [releases[-1].index]
+    host("late").refresh()
+    check_release(host("late"), releases[-1])
+
+
+def damage(store: RedisStore, release: Release, how: str) -> None:
+    part = f"indexes/{release.index}"
+    client = store._connection.client
+    key = max(chunk_keys(store, part), key=client.strlen)
+    content = bytearray(client.get(key))
+    if how == "flipped":
+        content[len(content) // 2] ^= 1
+        client.set(key, bytes(content))
+    elif how == "truncated":
+        client.set(key, bytes(content[:-1]))
+    elif how == "missing":
+        client.delete(key)
+    else:
+        mark = client.get("{adsieve}:mark:" + part)
+        client.set("{adsieve}:mark:" + part, mark.replace(b"vectors", b"Vectors") if how == "mark" else b"")
+
+
+@pytest.mark.parametrize("how", ["flipped", "truncated", "missing", "mark", "no mark"])
+def test_a_damaged_snapshot_is_refused_and_the_next_publish_mends_it(host: Host, publish: Publish, how: str) -> None:
+    publisher, follower = host("publisher"), host("follower")
+    first = publish(publisher)
+    follower.refresh()
+    second = publish(publisher, "other_")
+    damage(publisher, second, how)
+    for _ in range(2):
+        with pytest.raises(ArtifactError, match=r"redis://127\.0\.0\.1:\d+/0: .*index-shopping-\w+.*publish"):
+            follower.refresh()
+        assert follower.current("shopping") == first
+        check_release(follower, first)
+    third = publish(publisher, "third_")
+    follower.refresh()
+    assert follower.list("shopping") == [third, second, first]
+    for release in (first, second, third):
+        check_release(follower, release)
+    assert publisher._connection.client.hlen(COMPLAINTS) == 0
+
+
+def test_a_damaged_snapshot_is_mended_by_who_has_the_original(host: Host, publish: Publish) -> None:
+    publisher, follower, other = host("publisher"), host("follower"), host("other")
+    first = publish(publisher)
+    damage(publisher, first, "flipped")
+    with pytest.raises(ArtifactError, match="wrong checksum"):
+        follower.refresh()
+    again = publish(other)
+    follower.refresh()
+    assert follower.list("shopping") == [again, first]
+    check_release(follower, again)
+
+
+def test_another_release_can_be_published_over_a_damaged_one(host: Host, publish: Publish) -> None:
+    first = publish(host("publisher"))
+    damage(host("publisher"), first, "flipped")
+    second = publish(host("other"), "other_")
+    follower = host("follower")
+    follower.refresh()
+    assert follower.current("shopping") == second
+    check_release(follower, second)
+
+
+def test_redis_that_comes_back_empty_is_filled_by_the_next_publish(
+    server: object, host: Host, publish: Publish
+) -> None:
+    publisher, follower = host("publisher"), host("follower")
+    other_scenario = publish(publisher, "standard_")
+    first, second = publish(publisher), publish(publisher, "other_")
+    publisher.append_updates([takedown("ad-1")])
+    follower.refresh()
+    server.empty()  # type: ignore[attr-defined]
+    follower.refresh()
+    assert follower.list("shopping") == [second, first]
+    assert taken_down(follower) == {"ad-1": True}
+    again = publish(publisher, "other_")
+    follower.refresh()
+    assert follower.list("shopping") == [again, second, first]
+    newcomer = host("newcomer")
+    newcomer.refresh()
+    assert newcomer.list("shopping") == [again, second, first]
+    assert newcomer.list("standard") == [other_scenario]
+    assert taken_down(newcomer) == {"ad-1": True}
+    for release in (*newcomer.list("shopping"), other_scenario):
+        check_release(newcomer, release)
+
+
+def test_a_host_does_not_step_back_to_what_an_older_mirror_restores(
+    server: object, host: Host, publish: Publish
+) -> None:
+    old, publisher, follower = host("old"), host("publisher"), host("follower")
+    first = publish(old)
+    second = publish(publisher, "other_")
+    follower.refresh()
+    server.empty()  # type: ignore[attr-defined]
+    standard = publish(old, "standard_")
+    assert old.current("shopping") == first
+    follower.refresh()
+    assert follower.current("shopping") == second
+    assert follower.current("standard") == standard
+    publish(publisher, "standard_")
+    newcomer = host("newcomer")
+    newcomer.refresh()
+    assert newcomer.current("shopping") == second
+    third = publish(old, "third_")
+    follower.refresh()
+    assert follower.current("shopping") == third
+
+
+def test_a_host_serves_its_mirror_while_redis_is_down(server: object, host: Host, publish: Publish) -> None:
+    release = publish(host("publisher"))
+    host("follower").refresh()
+    server.stop()  # type: ignore[attr-defined]
+    follower = host("follower")
+    assert follower.current("shopping") == release
+    check_release(follower, release)
+    for attempt in (
+        follower.refresh,
+        lambda: publish(host("publisher"), "other_"),
+        lambda: follower.pin("shopping", "x"),
+    ):
+        with pytest.raises(RedisError, match=r"redis://127\.0\.0\.1:\d+/0: cannot be reached while"):
+            attempt()  # type: ignore[operator]
+    assert follower.current("shopping") == release
+    server.start()  # type: ignore[attr-defined]
+    third = publish(host("publisher"), "third_")
+    follower.refresh()
+    assert follower.current("shopping") == third
+
+
+def test_one_process_of_a_host_pulls_at_a_time(host: Host, publish: Publish) -> None:
+    publish(host("publisher"))
+    busy, idle = host("shared"), host("shared")
+    with busy._puller():
+        idle.refresh()
+        assert idle.scenarios() == []
+    idle.refresh()
+    assert busy.scenarios() == ["shopping"]
+
+
+def test_what_dead_publishers_and_pullers_left_is_removed(host: Host, publish: Publish, parts: Path) -> None:
+    publisher = host("publisher")
+    client = publisher._connection.client
+    upload = Upload(part="indexes/index-x", chunk_bytes=4, sizes=[6])
+    client.hset(UPLOADS, "dead", msgspec.json.encode(upload))
+    client.hset(UPLOADS, "alive", msgspec.json.encode(upload))
+    client.set("{adsieve}:lease:alive", "", ex=60)
+    for name in ("dead", "alive"):
+        for chunk in upload.chunks(name):
+            client.set(chunk.key, b"x" * chunk.bytes)
+    shutil.copytree(parts / "index", publisher.root / "pulls" / "index-x.0")
+    publish(publisher)
+    assert {key for key in client.scan_iter("{adsieve}:chunk:indexes/index-x:*")} == {
+        b"{adsieve}:chunk:indexes/index-x:alive:0.0",
+        b"{adsieve}:chunk:indexes/index-x:alive:0.1",
+    }
+    assert not (publisher.root / "pulls").exists()
+
+
+def test_a_pulled_part_that_the_machine_lost_is_pulled_again(host: Host, publish: Publish) -> None:
+    release = publish(host("publisher"))
+    follower = host("follower")
+    follower.refresh()
+    part = f"indexes/{release.index}"
+    (follower.root / "unsettled").mkdir(exist_ok=True)
+    (follower.root / "unsettled" / part.replace("/", "@")).write_text("an earlier boot")
+    (follower.root / part / "vectors.npy").write_bytes(b"")
+    follower.refresh()
+    check_release(follower, release)
