@@ -1,6 +1,7 @@
 """Content of updates as the table that an ads dataset would hold, and embedded by the bundle that serves it."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,18 +114,21 @@ def content_table(ads: Sequence[NewAd], columns: Iterable[str]) -> pa.Table:
 def value_column(values: Sequence[Any]) -> pa.Array:
     """An Arrow column of plain JSON values, of the type that they have in common; text where only text is.
 
+    Raises:
+        LogError: They have none.
+
     Example:
         >>> [str(value_column(values).type) for values in ([1, None], [1, 0.5], [1, "a"], [[1], ["a"]])]
         ['int64', 'double', 'string', 'list<item: string>']
     """
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([_as_text(value) for value in values])
+    for plain in (values, [_as_text(value) for value in values]):
+        with suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
+            return pa.array(plain)
+    raise LogError("values of one column have no type in common")
 
 
 def _as_text(value: Any) -> Any:
     """The text that a category hashes as: integers in decimal, booleans as 1 and 0; of a list, value by value."""
     if isinstance(value, list | tuple):
         return [_as_text(one) for one in value]
-    return str(int(value)) if isinstance(value, int) else None if value is None else str(value)
+    return str(int(value)) if isinstance(value, int) else value
