@@ -1,8 +1,9 @@
 """``adsieve index build``."""
 
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -11,6 +12,14 @@ from indexing.cli_options import Heavy, TwoTower
 
 if TYPE_CHECKING:
     from indexing.config import IndexConfig
+    from indexing.nightly import EmbedBatches
+
+
+class _Parts(TypedDict):
+    """Paths of the bundles."""
+
+    two_tower: Path
+    heavy: Path | None
 
 
 def build(
@@ -39,6 +48,14 @@ def build(
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Ads that are embedded at once [1024].")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of the pin tower [2].")] = None,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Run the pin towers as actors of Ray Data; see requirements/ray.txt.")
+    ] = False,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="With --ray: a running cluster, as `ray.init` takes it; without it, one starts here."),
+    ] = None,
+    ray_actors: Annotated[int, typer.Option(min=1, help="With --ray: pin towers, each on one CPU.")] = 2,
     json: Json = False,
 ) -> None:
     """Embed the catalogue with a bundle's pin tower, in bounded memory, into an index that appears whole or not at all.
@@ -48,7 +65,8 @@ def build(
     """
     import msgspec
 
-    from indexing.nightly import build_index
+    from indexing.nightly import run_build
+    from indexing.pipeline import embed_batches
 
     settings = {
         "precision": precision,
@@ -56,14 +74,10 @@ def build(
         "batch_size": batch_size,
         "threads": threads,
     }
-    manifest = build_index(
-        ads=ads,
-        two_tower=two_tower,
-        heavy=heavy,
-        out=out,
-        config=_config(config, {name: value for name, value in settings.items() if value is not None}),
-        as_of=as_of,
-    )
+    chosen = _config(config, {name: value for name, value in settings.items() if value is not None})
+    parts: _Parts = {"two_tower": two_tower, "heavy": heavy}
+    embed = _on_ray(parts, chosen.precision, ray_address, ray_actors) if ray else embed_batches
+    manifest = run_build(ads=ads, **parts, out=out, config=chosen, as_of=as_of, embed=embed).manifest
     if json:
         summary = {name: value for name, value in msgspec.to_builtins(manifest).items() if name != "files"}
         print_json({"path": str(out), **summary})
@@ -77,6 +91,12 @@ def build(
             shares = [f"{name} {count / coverage['rows']:.1%}" for name, count in counts.items() if count]
             if shares:
                 print(f"  {model} {what}: {', '.join(shares)}")
+
+
+def _on_ray(parts: "_Parts", precision: str, address: str | None, actors: int) -> "EmbedBatches":
+    from indexing.ray_embed import RayCluster, embed_batches_on_ray
+
+    return partial(embed_batches_on_ray, **parts, precision=precision, cluster=RayCluster(address, actors))
 
 
 def _config(path: Path | None, settings: dict[str, object]) -> "IndexConfig":

@@ -1,5 +1,6 @@
 """A build whose pin towers run as Ray actors is the local build, byte for byte."""
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,12 +10,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from contracts.errors import InputError, LogError
 from contracts.records import open_dataset
 from indexing import ray_embed
 from indexing.catalog import Catalog
+from indexing.cli import app
 from indexing.config import IndexConfig
+from indexing.index import Index
 from indexing.nightly import run_build
 from indexing.plan import plan_catalog
 from indexing.ray_embed import RayCluster, embed_batches_on_ray, shards
@@ -66,6 +70,15 @@ def test_the_index_is_the_local_one(
     on_ray = build(ads, bundles, tmp_path / "ray", cluster)
     assert on_ray == build(ads, bundles, tmp_path / "local", None)
     assert "vectors.npy" in on_ray
+
+
+def test_the_command_builds_on_ray(ads: Path, bundles: Path, tmp_path: Path, cluster: RayCluster) -> None:
+    parts = ["--two-tower", str(bundles / "two_tower"), "--heavy", str(bundles / "heavy")]
+    (tmp_path / "index.yaml").write_text("engine: onnxruntime_cpu\n")
+    on_ray = ["--config", str(tmp_path / "index.yaml"), "--ray", "--ray-actors", "1", "--json"]
+    built = CliRunner().invoke(app, ["build", "--ads", str(ads), *parts, "--out", str(tmp_path / "index"), *on_ray])
+    assert built.exit_code == 0, built.output
+    assert json.loads(built.stdout)["num_ads"] == len(Index.open(tmp_path / "index")) == 160
 
 
 def test_a_fault_that_an_actor_finds_is_told_as_it_is_locally(
