@@ -1,0 +1,135 @@
+"""``adsieve index update``: takedowns, statuses, bids, budgets, new and changed ads, in effect within seconds."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from contracts.console import Json, print_json
+from indexing.cli_options import Local, Store, opened_store
+
+if TYPE_CHECKING:
+    from indexing.update_record import Update
+
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FILES]...",
+        help="JSON Lines, one update a line, or Parquet with the columns of an ads dataset; - reads JSON Lines from "
+        "the standard input. In the order given, before the options.",
+    ),
+]
+
+
+def update(
+    files: Files = None,
+    takedown: Annotated[
+        list[str] | None, typer.Option(metavar="AD", help="Stop an ad, whatever any catalogue or build says.")
+    ] = None,
+    restore: Annotated[list[str] | None, typer.Option(metavar="AD", help="Lift the takedown of an ad.")] = None,
+    status: Annotated[
+        list[str] | None, typer.Option(metavar="AD=STATUS", help="Set the status: active, paused or removed.")
+    ] = None,
+    bid: Annotated[list[str] | None, typer.Option(metavar="AD=BID", help="Set the bid; AD=none takes it away.")] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AD=LEFT", help="Set what is left of the budget: 0 stops the ad; AD=none lifts the limit."
+        ),
+    ] = None,
+    store: Store = "store",
+    local: Local = None,
+    json: Json = False,
+) -> None:
+    """Update ads while services run: all of the input is checked first, and all of it is taken, or nothing.
+
+    State (takedown, status, bid, budget) holds for every release, also those to come and those rolled back to. New and
+    changed ads are embedded by each release that serves. The printed position is what a service's status shows when
+    the updates are in effect.
+    """
+    from contracts.errors import InputError
+    from indexing.update_checks import ContentChecks
+
+    by_hand = {"takedown": takedown, "restore": restore, "status": status, "bid": bid, "budget": budget}
+    if not files and not any(by_hand.values()):
+        raise InputError("nothing to update: expected files, or one of --" + ", --".join(by_hand))
+    opened = opened_store(store, local)
+    if not opened.scenarios():
+        raise InputError(f"--store {store}: no release here, expected a store that `adsieve index publish` filled")
+    updates = [*_from_files(files or []), *_from_options({name: given or [] for name, given in by_hand.items()})]
+    checks = ContentChecks(opened)
+    checks.check(updates)
+    position = opened.append_updates([one for _, one in updates]) if updates else None
+    contents = sum(one.content is not None for _, one in updates)
+    unread = sorted(checks.unread)
+    if json:
+        at = None if position is None else {"log": position.log, "seq": position.seq}
+        print_json({"updates": len(updates), "contents": contents, "position": at, "unread_features": unread})
+        return
+    if unread:
+        print(f"features that no current model reads, kept for later ones: {', '.join(unread)}", file=sys.stderr)
+    where = "nothing was appended" if position is None else f"position {position.seq} of log {position.log}"
+    print(f"{store}: {len(updates):,} updates, {contents:,} of them new or changed ads; {where}")
+
+
+def _from_files(files: list[str]) -> "Iterator[tuple[str, Update]]":
+    from contracts.errors import InputError
+    from indexing.update_input import read_lines
+    from indexing.update_parquet import read_parquet
+
+    now = _now_us()
+    for name in files:
+        if name == "-":
+            yield from read_lines(sys.stdin.buffer, source="standard input", now_us=now)
+        elif not Path(name).is_file():
+            raise InputError(f"{name}: no such file, expected JSON Lines or Parquet")
+        elif _is_parquet(Path(name)):
+            yield from read_parquet(Path(name))
+        else:
+            with open(name, "rb") as lines:
+                yield from read_lines(lines, source=name, now_us=now)
+
+
+def _from_options(given: dict[str, list[str]]) -> "Iterator[tuple[str, Update]]":
+    from indexing.update_input import update_of
+
+    now = _now_us()
+    for option in ("takedown", "restore"):
+        for ad_id in given[option]:
+            data = {"ad_id": ad_id, "takedown": option == "takedown"}
+            yield f"--{option}", update_of(data, where=f"--{option}", now_us=now)
+    for option in ("status", "bid", "budget"):
+        for text in given[option]:
+            ad_id, value = _split(option, text)
+            data = {"ad_id": ad_id, option: value}
+            yield f"--{option}", update_of(data, where=f"--{option} {text}", now_us=now)
+
+
+def _split(option: str, text: str) -> tuple[str, str | float | None]:
+    """Ad and value; the last sign of equality divides them, since an id may hold one."""
+    from contracts.errors import InputError
+
+    ad_id, sign, value = text.rpartition("=")
+    if not sign or not ad_id or not value:
+        raise InputError(f"--{option} {text}: expected AD=VALUE")
+    if option == "status":
+        return ad_id, value
+    if value == "none":
+        return ad_id, None
+    try:
+        return ad_id, float(value)
+    except ValueError:
+        raise InputError(f"--{option} {text}: expected a number or none after the last =, got {value!r}") from None
+
+
+def _is_parquet(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+def _now_us() -> int:
+    import time
+
+    return time.time_ns() // 1000
