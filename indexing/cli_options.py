@@ -1,9 +1,12 @@
 """Options that commands of ``adsieve index`` share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from indexing.stores import Store as OpenStore
 
 TwoTower = Annotated[
     Path, typer.Option(exists=True, file_okay=False, help="Two-tower bundle, as `adsieve distill publish` seals it.")
@@ -17,5 +20,28 @@ Heavy = Annotated[
     ),
 ]
 Store = Annotated[
-    Path, typer.Option(file_okay=False, help="Directory that holds the releases; `adsieve serve` reads the same.")
+    str,
+    typer.Option(
+        metavar="DIRECTORY|URL",
+        envvar="ADSIEVE_STORE",
+        help="What holds the releases, and `adsieve serve` reads: a directory, or Redis as redis://, rediss:// or "
+        "unix://. A password is best given as ADSIEVE_REDIS_PASSWORD.",
+    ),
 ]
+Local = Annotated[
+    Path | None,
+    typer.Option(
+        file_okay=False,
+        envvar="ADSIEVE_LOCAL",
+        help="Of a Redis store, the directory that mirrors it on this host; by default one in the user's cache.",
+    ),
+]
+
+
+def opened_store(store: str, local: Path | None) -> "OpenStore":
+    """The store of a command, with what others published."""
+    from indexing.stores import open_store
+
+    found = open_store(store, local=local)
+    found.refresh()
+    return found

@@ -1,15 +1,23 @@
-"""``adsieve index publish``, ``list`` and ``rollback``."""
+"""``adsieve index publish``, ``rollback``, ``pin``, ``unpin`` and ``prune``: all that moves or removes a release."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from contracts.console import Json, print_json
-from indexing.cli_options import Heavy, Store, TwoTower
+from indexing.cli_options import Heavy, Local, Store, TwoTower, opened_store
 
 if TYPE_CHECKING:
     from contracts.release import Release
+    from indexing.release_gate import Judged
+    from indexing.release_limits import ReleaseLimits
+
+MAX_REASON = 500
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what would happen and change nothing.")]
+ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="Id of a release, as `adsieve index list` shows it.")]
 
 
 def publish(
@@ -19,49 +27,126 @@ def publish(
         typer.Option(exists=True, file_okay=False, help="Index that `adsieve index build` made with the same bundles."),
     ],
     heavy: Heavy = None,
-    store: Store = Path("store"),
+    limits: Annotated[
+        Path | None,
+        typer.Option(help="YAML file with limits of the replay, where they are not to be the usual ones."),
+    ] = None,
+    override: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REASON",
+            help="Publish although the replay is beyond its limits. The reason and what failed stay in the release.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    store: Store = "store",
+    local: Local = None,
     json: Json = False,
 ) -> None:
-    """Verify bundles and index together, and make them the release that serves their scenario, in one step."""
-    from indexing.store import DirectoryStore
+    """Verify bundles and index together, and make them the release that serves their scenario, in one step.
 
-    _show(DirectoryStore(store).publish(two_tower=two_tower, heavy=heavy, index=index), "published", json)
+    The saved requests of the two-tower bundle are replayed first, beside the release that serves. Beyond the limits the
+    release is refused, with exit code 1, and every figure is named.
+    """
+    from indexing.release_gate import Candidate, judge, publish_release
 
-
-def list_releases(
-    scenario: Annotated[str | None, typer.Option(help="One scenario; without it, all.")] = None,
-    store: Store = Path("store"),
-    json: Json = False,
-) -> None:
-    """List the releases of a store, newest first; the first of each scenario is the one that serves."""
-    import msgspec
-
-    from indexing.store import DirectoryStore
-
-    opened = DirectoryStore(store)
-    scenarios = opened.scenarios() if scenario is None else [scenario]
-    releases = {name: opened.list(name) for name in scenarios}
-    if json:
-        print_json(msgspec.to_builtins(releases))
-        return
-    for name, of_scenario in releases.items():
-        for position, release in enumerate(of_scenario):
-            state = "current" if position == 0 else "earlier"
-            parts = f"{release.two_tower} {release.heavy or '-'} {release.index}"
-            print(f"{name}  {state}  {release.release_id}  {release.created_at}  {parts}")
-    if not any(releases.values()):
-        print(f"{store}: no release")
+    opened = opened_store(store, local)
+    candidate = Candidate(two_tower=two_tower, heavy=heavy, index=index)
+    reason, held = _reason(override), _limits(limits)
+    if dry_run:
+        judged = judge(opened, candidate, held, reason)
+        _show_dry(judged, json)
+        raise typer.Exit(1 if judged.is_refused else 0)
+    release = publish_release(opened, candidate, limits=held, override=reason)
+    judgement = release.judgement
+    if judgement is not None and override is not None:
+        taken = f"published all the same: {judgement.override}"
+        needless = "nothing failed: the override was not needed and is not recorded"
+        print(needless if judgement.override is None else taken, file=sys.stderr)
+    _show(release, "published", json)
 
 
 def rollback(
-    scenario: Annotated[str, typer.Option(help="The scenario whose pointer goes one release back.")],
-    store: Store = Path("store"),
+    scenario: Annotated[str, typer.Option(help="The scenario whose pointer goes back.")],
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="RELEASE", help="Release to go to; without it, the one before the current."),
+    ] = None,
+    store: Store = "store",
+    local: Local = None,
     json: Json = False,
 ) -> None:
-    """Point a scenario to its release before the current one, after verifying it. Running services follow."""
-    from indexing.store import DirectoryStore
+    """Point a scenario to its release before the current one, after verifying it. Running services follow.
 
-    _show(DirectoryStore(store).rollback(scenario), "rolled back to", json)
+    Updates through the day stay in effect: an ad that was taken down since stays down.
+    """
+    _show(opened_store(store, local).rollback(scenario, to), "rolled back to", json)
+
+
+def pin(release: ReleaseId, store: Store = "store", local: Local = None) -> None:
+    """Keep a release from `adsieve index prune`, until it is unpinned."""
+    opened_store(store, local).pin(_scenario(release), release)
+    print(f"{release}: pinned")
+
+
+def unpin(release: ReleaseId, store: Store = "store", local: Local = None) -> None:
+    """Give a pinned release back to `adsieve index prune`."""
+    opened_store(store, local).unpin(_scenario(release), release)
+    print(f"{release}: no longer pinned")
+
+
+def prune(
+    keep: Annotated[
+        int, typer.Option(min=1, help="Releases of each scenario to keep, the current one among them.")
+    ] = 3,
+    dry_run: DryRun = False,
+    store: Store = "store",
+    local: Local = None,
+    json: Json = False,
+) -> None:
+    """Remove releases that neither serve nor are pinned nor are among the last ones, and updates that no index lacks.
+
+    A part that a kept release of any scenario uses stays. A running service keeps what it has loaded.
+    """
+    from dataclasses import asdict
+
+    pruned = opened_store(store, local).prune(keep, dry_run=dry_run)
+    if json:
+        print_json({"dry_run": dry_run, **asdict(pruned)})
+        return
+    would = "would remove" if dry_run else "removed"
+    for what, names in (("release", pruned.releases), ("bundle", pruned.bundles), ("index", pruned.indexes)):
+        for name in names:
+            print(f"{would} {what} {name}")
+    print(f"{store}: {pruned.bytes / 1e6:,.1f} MB {'to be freed' if dry_run else 'freed'}")
+    if pruned.updates:
+        print(f"{store}: {pruned.updates:,} updates are merged in every index that is kept; dropped")
+
+
+def _reason(override: str | None) -> str | None:
+    from contracts.errors import InputError
+
+    if override is not None and not (override.strip() and override.isprintable() and len(override) <= MAX_REASON):
+        raise InputError(f"--override: expected a reason of one line and at most {MAX_REASON:,} printable characters")
+    return override
+
+
+def _limits(path: Path | None) -> "ReleaseLimits":
+    from contracts.config import load_config
+    from indexing.release_limits import ReleaseLimits
+
+    return ReleaseLimits() if path is None else load_config(path, ReleaseLimits)
+
+
+def _scenario(release_id: str) -> str:
+    """The scenario that a release is of: its id is that name, a time and a few random digits."""
+    from contracts.artifact import check_name
+    from contracts.errors import InputError
+
+    parts = check_name(release_id, "release").rsplit("-", 2)
+    if len(parts) < 3:
+        raise InputError(f"{release_id!r}: expected the id of a release, as `adsieve index list` shows it")
+    return parts[0]
 
 
 def _show(release: "Release", verb: str, json: bool) -> None:
@@ -69,6 +154,18 @@ def _show(release: "Release", verb: str, json: bool) -> None:
 
     if json:
         print_json(msgspec.to_builtins(release))
-    else:
-        print(f"{release.scenario}: {verb} {release.release_id}")
-        print(f"  two_tower {release.two_tower}\n  heavy     {release.heavy or '-'}\n  index     {release.index}")
+        return
+    print(f"{release.scenario}: {verb} {release.release_id}")
+    print(f"  two_tower {release.two_tower}\n  heavy     {release.heavy or '-'}\n  index     {release.index}")
+    for name, value in release.metrics.items():
+        print(f"  {name} {value:.4g}")
+
+
+def _show_dry(judged: "Judged", json: bool) -> None:
+    import msgspec
+
+    if json:
+        found = {"scenario": judged.scenario, "refused": judged.is_refused, "metrics": judged.metrics}
+        print_json({**found, "judgement": msgspec.to_builtins(judged.judgement)})
+        return
+    print("\n".join([*judged.lines(), "would be refused" if judged.is_refused else "would be published"]))

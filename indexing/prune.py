@@ -1,13 +1,13 @@
 """Removes from a store what neither serves nor is within reach.
 
 Kept are, of every scenario, the current release and the ``keep - 1`` before it, what is pinned, and every part that one
-of them uses. Pointers forget the others first and files go last, so that a prune killed at any moment leaves only what
-the next one removes. A service that still has removed files open or mapped goes on with them: their blocks are freed
-when it lets go. One that is just about to open them meets a missing file, refuses that release and reads the pointer
-again.
+of them uses. The records of all releases stay, which tell what was published when and why. Pointers forget the others
+first and files go last, so that a prune killed at any moment leaves only what the next one removes. A service that
+still has removed files open or mapped goes on with them: their blocks are freed when it lets go. One that is just about
+to open them meets a missing file, refuses that release and reads the pointer again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from indexing.store_files import (
     read_record,
     remove_directory,
 )
-from indexing.store_recovery import read_pointer
+from indexing.store_recovery import is_whole, read_pointer, readable_releases
 from indexing.update_log import UpdateLog
 
 Move = Callable[[str, Pointer], None]
@@ -40,7 +40,7 @@ class Pruned:
     """What was removed, or would be.
 
     Args:
-        releases: Ids.
+        releases: Ids of those that can no longer serve.
         bundles: Versions.
         indexes: Versions.
         updates: Records that the log of updates no longer needs.
@@ -62,30 +62,42 @@ def prune_store(root: Path, keep: int, *, move: Move, dry_run: bool = False) -> 
         ArtifactError: A pointer or the record of a kept release cannot be read, so that nobody knows which parts are in
             use; nothing was removed.
     """
-    pointers = {scenario: _shortened(pointer, keep) for scenario, pointer in _pointers(root).items()}
+    before = _pointers(root)
+    pointers = {scenario: _shortened(pointer, keep) for scenario, pointer in before.items()}
     kept = [_record(root, scenario, name) for scenario, pointer in pointers.items() for name in pointer.kept]
     bundles = {name for one in kept for name in (one.two_tower, one.heavy)}
     used: dict[Kind, set[str | None]] = {BUNDLES: bundles, INDEXES: {one.index for one in kept}}
-    ids: set[str | None] = {one.release_id for one in kept}
-    records = _others(root / RELEASES, ids, "*/[!.]*.json")
-    parts = {kind: _others(root / kind, names, "[!.]*") for kind, names in used.items()}
+    parts = {kind: _unused(root / kind, names) for kind, names in used.items()}
     removed = Pruned(
-        releases=[path.stem for path in records],
+        releases=_dropped(root, before, pointers, {path.name for paths in parts.values() for path in paths}),
         bundles=[path.name for path in parts[BUNDLES]],
         indexes=[path.name for path in parts[INDEXES]],
-        bytes=_freed([*records, *(path for paths in parts.values() for path in paths)]),
+        bytes=_freed([path for paths in parts.values() for path in paths]),
     )
     if dry_run:
         return removed
     for scenario, pointer in pointers.items():
-        if pointer != read_pointer(root, scenario):
+        if pointer != before[scenario]:
             move(scenario, pointer)
-    for path in records:
-        path.unlink()
     for path in (path for paths in parts.values() for path in paths):
         remove_directory(path)
     compaction = compact(UpdateLog(root / UPDATES), [_merged(root, one) for one in kept])
     return replace(removed, updates=compaction.before - compaction.after)
+
+
+def _dropped(
+    root: Path, before: Mapping[str, Pointer], after: Mapping[str, Pointer], parts: Collection[str]
+) -> list[str]:
+    """Releases that were within reach, of the pointer or of ``rollback --to``, and no longer are."""
+    found = []
+    for folder in sorted((root / RELEASES).glob("*")):
+        scenario, empty = folder.name, Pointer(release="")
+        named, kept = before.get(scenario, empty).kept, after.get(scenario, empty).kept
+        for name, release in readable_releases(root, scenario).items():
+            loses = is_whole(root, release) and {release.two_tower, release.heavy, release.index} & set(parts)
+            if name not in kept and (name in named or loses):
+                found.append(name)
+    return found
 
 
 def _merged(root: Path, release: Release) -> UpdatePosition | None:
@@ -126,25 +138,17 @@ def _record(root: Path, scenario: str, name: str) -> Release:
         ) from error
 
 
-def _others(folder: Path, kept: set[str | None], pattern: str) -> list[Path]:
-    return [path for path in sorted(folder.glob(pattern)) if path.name.removesuffix(".json") not in kept]
+def _unused(folder: Path, used: set[str | None]) -> list[Path]:
+    return [path for path in sorted(folder.glob("[!.]*")) if path.name not in used]
 
 
-def _freed(paths: Sequence[Path]) -> int:
+def _freed(directories: Sequence[Path]) -> int:
     """Bytes of files all of whose names go."""
     names: dict[int, int] = {}
     freed = 0
-    for path in _files(paths):
+    for path in (path for directory in directories for path in directory.rglob("*") if path.is_file()):
         status = path.stat()
         names[status.st_ino] = names.get(status.st_ino, 0) + 1
         if names[status.st_ino] == status.st_nlink:
             freed += status.st_size
     return freed
-
-
-def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    for path in paths:
-        if path.is_file():
-            yield path
-        else:
-            yield from (one for one in path.rglob("*") if one.is_file())

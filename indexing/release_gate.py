@@ -1,6 +1,6 @@
 """Publishes a release after a replay of saved requests: beyond the limits it is refused, or overridden on record."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -36,7 +36,11 @@ class Judged:
     scenario: str
     metrics: dict[str, float]
     judgement: Judgement
-    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether something is beyond its limit and no override says otherwise."""
+        return bool(self.judgement.failures) and self.judgement.override is None
 
     def lines(self) -> list[str]:
         """For people."""
@@ -63,7 +67,9 @@ def publish_release(
         ArtifactError, MismatchError: As of ``DirectoryStore.publish``, and where the release cannot be replayed.
     """
     judged = judge(store, candidate, limits or ReleaseLimits(), override)
-    refuse(judged)
+    if judged.is_refused:
+        text = "\n".join([f"refused, {len(judged.judgement.failures)} figures are beyond the limits", *judged.lines()])
+        raise ReleaseRefused(f'{text}\nnothing was published; --override "REASON" publishes it all the same, on record')
     return store.publish(
         two_tower=candidate.two_tower,
         heavy=candidate.heavy,
@@ -71,14 +77,6 @@ def publish_release(
         metrics=judged.metrics,
         judgement=judged.judgement,
     )
-
-
-def refuse(judged: Judged) -> None:
-    """Raise ReleaseRefused where a release is beyond its limits and no override says otherwise."""
-    failed = judged.judgement.failures
-    if failed and judged.judgement.override is None:
-        text = "\n".join([f"refused, {len(failed)} figures are beyond the limits", *judged.lines()])
-        raise ReleaseRefused(f'{text}\nnothing was published; --override "REASON" publishes it all the same, on record')
 
 
 def judge(store: Store, candidate: Candidate, limits: ReleaseLimits, override: str | None = None) -> Judged:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import pyarrow as pa
@@ -170,13 +171,28 @@ def _fill_towers(directory: Path, schema: FeatureSchema, seed: int) -> None:
         parity |= {f"in.{side}_ids": rows.ids, f"in.{side}_floats": rows.floats}
         parity[f"out.{output}_embedding"] = (flat @ weight + offset).reshape(2, -1, HEAD_DIM + 2)
     save_file(parity, directory / "parity.safetensors")
+    (directory / "requests.jsonl").write_bytes(b"".join(msgspec.json.encode(body) + b"\n" for body in saved_requests()))
+
+
+def saved_requests() -> list[dict[str, Any]]:
+    """Requests of ``shopping`` with all its first ads, of which some are paused, and one that no index holds."""
+    ids = [f"ad-{number}-ü" if number % 7 == 0 else f"ad-{number}" for number in range(60) if number % 5 < 4]
+    return [
+        {
+            "scenario": "shopping",
+            "event_time": "2026-03-01T12:00:00Z",
+            "query": {"country": ("DE", "FR", "XX")[seed % 3]},
+            "candidates": {"ids": [*ids, "gone"], "bids": [0.5 + (seed + at) % 5 for at in range(len(ids) + 1)]},
+        }
+        for seed in range(12)
+    ]
 
 
 def _linear_tower(
     rng: np.random.Generator, flat_dim: int, num_heads: int, one_at: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weights of a tower whose output is 1 at one position of each head, as the biases need it."""
-    weight = rng.normal(size=(flat_dim, num_heads, HEAD_DIM + 2)).astype(np.float32)
+    weight = 0.3 * rng.normal(size=(flat_dim, num_heads, HEAD_DIM + 2)).astype(np.float32)
     offset = rng.normal(size=(num_heads, HEAD_DIM + 2)).astype(np.float32) - 1
     weight[:, :, one_at], offset[:, one_at] = 0, 1
     return weight.reshape(flat_dim, -1), offset.reshape(-1)
