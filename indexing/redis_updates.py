@@ -95,7 +95,7 @@ class UpdateStream:
 
     def __init__(self, connection: Connection, mirror: UpdateLog, *, grace_s: float = GRACE_S) -> None:
         self._connection, self._mirror, self._grace_s = connection, mirror, grace_s
-        self._lacking: tuple[str, int] | None = None
+        self._passed = ("", 0)
 
     def follow(self) -> None:
         """Bring the mirror up to the end of the stream, in order; and back into Redis what it lost.
@@ -232,14 +232,16 @@ class UpdateStream:
                 return
 
     def _read_on(self, state: State, end: int) -> None:
+        """Mirror what comes after ``end``, or after damaged entries there that were passed over before."""
+        log_id = str(state.id)
+        if self._passed[0] == log_id:
+            end = max(end, self._passed[1])
         while end < state.seq:
             entries = self._connection.client.xrange(STREAM, min=f"{end + 1}-0", count=BATCH)
-            if not entries:
-                self._tell_lacking(state, end)
-                return
-            updates = [update for name, fields in entries if (update := self._decoded(name, fields)) is not None]
-            self._mirror.append_mirrored(updates, log=str(state.id), floor=state.floor)
-            end = _seq(entries[-1][0])
+            updates = [update for entry in entries if (update := self._decoded(*entry)) is not None]
+            self._mirror.append_mirrored(updates, log=log_id, floor=state.floor)
+            end = _seq(entries[-1][0]) if entries else state.seq  # numbers leap at a restart
+            self._passed = log_id, end
 
     def _decoded(self, name: bytes, fields: dict[bytes, bytes]) -> Update | None:
         payload = fields.get(b"u", b"")
@@ -250,12 +252,6 @@ class UpdateStream:
         except (ValueError, msgspec.DecodeError) as error:
             log.error("%s: update %d is damaged and skipped: %s", self._connection.name, _seq(name), error)
             return None
-
-    def _tell_lacking(self, state: State, end: int) -> None:
-        """After a restart numbers leap, so that the last given one may have no entry; tell once."""
-        if (seen := (str(state.id), end)) != self._lacking:
-            self._lacking = seen
-            log.info("%s: no update after number %d up to %d", self._connection.name, end, state.seq)
 
     def _begin_anew(self, old: str, new: str) -> None:
         """Follow a log that was begun in place of the mirror's, once what must outlive that one is appended to it."""

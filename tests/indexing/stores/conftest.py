@@ -35,14 +35,21 @@ class RedisServer:
         directory: For its data and log.
         durable: Whether what was written survives a stop, by an append-only file that is flushed at once.
         options: Further ones of its command line.
+        tls: Whether its port speaks TLS alone.
         executable: The bundled server by default.
     """
 
     def __init__(
-        self, directory: Path, *, durable: bool = False, options: Sequence[str] = (), executable: str | None = None
+        self,
+        directory: Path,
+        *,
+        durable: bool = False,
+        options: Sequence[str] = (),
+        tls: bool = False,
+        executable: str | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.directory, self.durable, self.options = directory, durable, list(options)
+        self.directory, self.durable, self.options, self.tls = directory, durable, list(options), tls
         self.executable = executable or bundled_server()
         self.port = _free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
@@ -54,7 +61,7 @@ class RedisServer:
 
     def start(self, *, wait: bool = True) -> "RedisServer":
         """Start it, with what it kept on disk."""
-        port = [] if "--tls-port" in self.options else ["--port", str(self.port)]
+        port = ["--port", "0", "--tls-port", str(self.port)] if self.tls else ["--port", str(self.port)]
         appendonly = ["--appendonly", "yes", "--appendfsync", "always"] if self.durable else ["--appendonly", "no"]
         command = [self.executable, *port, "--bind", "127.0.0.1", "--save", "", *appendonly, *self.options]
         with open(self.directory / "log", "ab") as output:

@@ -1,4 +1,4 @@
-"""Redis carries releases between hosts; whatever happens to it, each host keeps a whole release and the next run mends."""
+"""Redis carries releases between hosts; whatever happens to it, each host keeps a whole release."""
 
 import shutil
 from collections.abc import Callable
@@ -256,7 +256,7 @@ def test_what_dead_publishers_and_pullers_left_is_removed(host: Host, publish: P
             client.set(chunk.key, b"x" * chunk.bytes)
     shutil.copytree(parts / "index", publisher.root / "pulls" / "index-x.0")
     publish(publisher)
-    assert {key for key in client.scan_iter("{adsieve}:chunk:indexes/index-x:*")} == {
+    assert set(client.scan_iter("{adsieve}:chunk:indexes/index-x:*")) == {
         b"{adsieve}:chunk:indexes/index-x:alive:0.0",
         b"{adsieve}:chunk:indexes/index-x:alive:0.1",
     }
