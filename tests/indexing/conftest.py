@@ -192,7 +192,7 @@ def _linear_tower(
     rng: np.random.Generator, flat_dim: int, num_heads: int, one_at: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weights of a tower whose output is 1 at one position of each head, as the biases need it."""
-    weight = 0.3 * rng.normal(size=(flat_dim, num_heads, HEAD_DIM + 2)).astype(np.float32)
+    weight = 0.2 * rng.normal(size=(flat_dim, num_heads, HEAD_DIM + 2)).astype(np.float32)
     offset = rng.normal(size=(num_heads, HEAD_DIM + 2)).astype(np.float32) - 1
     weight[:, :, one_at], offset[:, one_at] = 0, 1
     return weight.reshape(flat_dim, -1), offset.reshape(-1)
