@@ -3,16 +3,34 @@
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
 from contracts.console import Json, print_json, utc_time
-from indexing.cli_options import Heavy, TwoTower
+from indexing.cli_options import Heavy, Local, TwoTower
 
 if TYPE_CHECKING:
+    from contracts.release import IndexManifest
     from indexing.config import IndexConfig
     from indexing.nightly import EmbedBatches
+    from indexing.update_log import UpdateLog
+
+Ads = Annotated[
+    list[str],
+    typer.Option(
+        metavar="PATH", help="Ads dataset: a directory, a Parquet file, or a glob in quotes; several make one dataset."
+    ),
+]
+UpdatesStore = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="DIRECTORY|URL",
+        envvar="ADSIEVE_STORE",
+        help="Store whose updates of the day are merged; without it, none are.",
+    ),
+]
 
 
 class _Parts(TypedDict):
@@ -23,10 +41,12 @@ class _Parts(TypedDict):
 
 
 def build(
-    ads: Annotated[str, typer.Option(help="Ads dataset: a directory, a Parquet file, or a glob in quotes.")],
+    ads: Ads,
     two_tower: TwoTower,
     out: Annotated[Path, typer.Option(help="Directory to create for the index.")],
     heavy: Heavy = None,
+    store: UpdatesStore = None,
+    local: Local = None,
     as_of: Annotated[
         datetime | None,
         typer.Option(
@@ -40,14 +60,18 @@ def build(
         Path | None, typer.Option(help="YAML file of index settings; the options below take precedence.")
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="Precision of the vectors: fp16 (the default) or fp32; biases are always fp32.")
+        str | None, typer.Option(help="Precision of the vectors: fp16 (the default), fp32 or int8; biases are fp32.")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="What runs the pin tower; auto (the default) takes the fastest that keeps the parity rows."),
     ] = None,
     max_dropped_share: Annotated[
         float | None,
         typer.Option(help="Fail when more ads than this share hold NaN, infinity or invalid values [.01]."),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Ads that are embedded at once [1024].")] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of the pin tower [2].")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Ads that are read and encoded at once [8192].")] = None,
+    threads: Annotated[int | None, typer.Option(help="Batches that are embedded at once [2].")] = None,
     ray: Annotated[
         bool, typer.Option("--ray", help="Run the pin towers as actors of Ray Data; see requirements/ray.txt.")
     ] = False,
@@ -61,15 +85,17 @@ def build(
     """Embed the catalogue with a bundle's pin tower, in bounded memory, into an index that appears whole or not at all.
 
     The latest row of each ad of the bundle's scenario is indexed. A column that a model was trained on and the
-    catalogue lacks stops the build; single bad ads are dropped and counted.
+    catalogue lacks stops the build; single bad ads are dropped and counted. A build that was killed goes on when the
+    same command is run again.
     """
-    import msgspec
+    import time
 
     from indexing.nightly import run_build
     from indexing.pipeline import embed_batches
 
     settings = {
         "precision": precision,
+        "engine": engine,
         "max_dropped_share": max_dropped_share,
         "batch_size": batch_size,
         "threads": threads,
@@ -77,13 +103,54 @@ def build(
     chosen = _config(config, {name: value for name, value in settings.items() if value is not None})
     parts: _Parts = {"two_tower": two_tower, "heavy": heavy}
     embed = _on_ray(parts, chosen.precision, ray_address, ray_actors) if ray else embed_batches
-    manifest = run_build(ads=ads, **parts, out=out, config=chosen, as_of=as_of, embed=embed).manifest
+    begin = time.monotonic()
+    built = run_build(
+        ads=ads, **parts, out=out, config=chosen, as_of=as_of, updates=updates_of(store, local), embed=embed
+    )
+    summary = build_summary(out, built.manifest, time.monotonic() - begin, built.num_resumed)
     if json:
-        summary = {name: value for name, value in msgspec.to_builtins(manifest).items() if name != "files"}
-        print_json({"path": str(out), **summary})
-        return
+        print_json(summary)
+    else:
+        print_summary(built.manifest, summary)
+
+
+def updates_of(store: str | None, local: Path | None) -> "UpdateLog | None":
+    """The log of updates of a store, with what others appended."""
+    from indexing.cli_options import opened_store
+
+    return None if store is None else opened_store(store, local).update_log()
+
+
+def build_summary(out: Path, manifest: "IndexManifest", seconds: float, num_resumed: int = 0) -> dict[str, Any]:
+    """The manifest of a build but for its files, and what the job took."""
+    import resource
+
+    import msgspec
+
+    num_read = manifest.num_ads + sum(manifest.dropped.values()) - num_resumed
+    told = {name: value for name, value in msgspec.to_builtins(manifest).items() if name != "files"}
+    return {
+        "path": str(out),
+        **told,
+        "bytes": sum(entry.bytes for entry in manifest.files.values()),
+        "seconds": round(seconds, 3),
+        "resumed_ads": num_resumed,
+        "ads_per_s": round(num_read / seconds, 1),
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def print_summary(manifest: "IndexManifest", summary: dict[str, Any]) -> None:
+    """What a build made, in words."""
     dropped = sum(manifest.dropped.values())
-    print(f"{out}: {manifest.version}, {manifest.num_ads:,} ads as of {manifest.watermark}, {dropped:,} dropped")
+    path = summary["path"]
+    print(f"{path}: {manifest.version}, {manifest.num_ads:,} ads as of {manifest.watermark}, {dropped:,} dropped")
+    print(
+        f"  {summary['seconds']:.1f} s, {summary['ads_per_s']:,.0f} ads/s by {manifest.engine}, "
+        f"{summary['bytes'] / 1e6:,.1f} MB, at most {summary['peak_memory_bytes'] / 1e6:,.0f} MB of memory"
+    )
+    if manifest.updates is not None:
+        print(f"  {manifest.catalog['merged']:,} ads from updates up to number {manifest.updates.seq:,}")
     for fault, count in manifest.faults.items():
         print(f"  {count:,} ads: {fault}")
     for model, coverage in manifest.coverage.items():
@@ -91,6 +158,8 @@ def build(
             shares = [f"{name} {count / coverage['rows']:.1%}" for name, count in counts.items() if count]
             if shares:
                 print(f"  {model} {what}: {', '.join(shares)}")
+    for warning in manifest.warnings:
+        print(f"  warning: {warning}")
 
 
 def _on_ray(parts: "_Parts", precision: str, address: str | None, actors: int) -> "EmbedBatches":
