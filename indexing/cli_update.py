@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Files = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[FILES]...",
+        metavar="FILE",
         help="JSON Lines, one update a line, or Parquet with the columns of an ads dataset; - reads JSON Lines from "
         "the standard input. In the order given, before the options.",
     ),

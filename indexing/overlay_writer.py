@@ -17,6 +17,7 @@ import shutil
 from collections import deque
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from contracts.release import UpdatePosition
 from indexing.ad_states import AdStates
 from indexing.embed import AdEmbedder
 from indexing.index import Index
+from indexing.live import LiveIndex
 from indexing.overlay_content import ContentEmbedder, EmbeddedContent, NewAd
 from indexing.overlay_effect import AdRows, Effect, effect
 from indexing.overlay_files import CURRENT, OverlayArrays, create_overlay, map_overlay
@@ -261,6 +263,24 @@ class OverlayWriter:
         self._rows = self._rows.moved_to(larger, newest, self._ads)
         if self._published is full:
             self._publish()
+
+
+def private_live_index(index: Index, two_tower: Bundle, heavy: Bundle | None, log: UpdateLog) -> LiveIndex:
+    """An index with a log in effect as it is now, for one process and no longer than it lives.
+
+    Its files are gone at once; what is mapped stays. The arguments and errors are those of :class:`OverlayWriter`.
+    """
+    if log.end is None:
+        return LiveIndex(index, two_tower.schema)
+    with TemporaryDirectory(prefix="adsieve-overlay-") as directory:
+        writer = OverlayWriter(index, two_tower, heavy, log, Path(directory))
+        try:
+            while writer.apply_pending():
+                pass
+        finally:
+            writer.close()
+        live = LiveIndex.open(index, two_tower.schema, Path(directory))
+    return live if live is not None else LiveIndex(index, two_tower.schema)
 
 
 def _lock(directory: Path) -> int:

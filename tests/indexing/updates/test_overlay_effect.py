@@ -41,7 +41,8 @@ def test_an_index_without_updates_reads_as_the_index(day: Any, built: Any, rules
         assert (live.pins(rows).vectors == built.index.vectors[rows]).all()
         assert live.ids(rows) == ids
         assert live.num_rows == len(built.index)
-    assert plain.position is None and day.open().position is None
+    assert plain.position is None
+    assert day.open().position is None
 
 
 def test_states_change_what_is_served_and_the_latest_in_the_log_counts(day: Any, active: list[str]) -> None:
@@ -109,15 +110,19 @@ def test_content_brings_new_and_changed_ads_with_their_features(
     new = Update(ad_id="brand-new", at=LATER, bid=4.0, content=content(category="Bücher"))
     live = day.after(update, new, Update(ad_id="elsewhere", at=LATER, content=content(scenario="standard")))
     rows = live.lookup([changed, "brand-new", "elsewhere", active[1]])
-    assert rows[:3].tolist() == [64, 65, -1] and live.ids(rows[[0, 1, 3]]) == [changed, "brand-new", active[1]]
-    assert live.bids(rows[[1]]).tolist() == [4.0] and live.servable(rows[:2]).all()
+    assert rows[:3].tolist() == [64, 65, -1]
+    assert live.ids(rows[[0, 1, 3]]) == [changed, "brand-new", active[1]]
+    assert live.bids(rows[[1]]).tolist() == [4.0]
+    assert live.servable(rows[:2]).all()
     assert live.bids(rows[[0]]).tolist() == pytest.approx(live.bids(old).tolist(), nan_ok=True), "bid and status stay"
     embedder = AdEmbedder(built.two_tower, built.heavy, precision="fp16", threads=1)
     told = [NewAd(one.ad_id, 1, one.content) for one in (update, new)]
     stored = embedder.embed(content_table(told, ["category", "price", "image"]), source="").ads
     pins, heavy = live.pins(rows), live.heavy(rows)
-    assert (pins.vectors[:2] == stored.vectors).all() and (pins.bias[:2] == stored.bias).all()
-    assert (heavy.ids[:2] == stored.heavy.ids).all() and (heavy.floats[:2] == stored.heavy.floats).all()
+    assert (pins.vectors[:2] == stored.vectors).all()
+    assert (pins.bias[:2] == stored.bias).all()
+    assert (heavy.ids[:2] == stored.heavy.ids).all()
+    assert (heavy.floats[:2] == stored.heavy.floats).all()
     assert (pins.vectors[3] == built.index.vectors[rows[3]]).all()
     assert live.excluded(["advertiser-1"], rows[:2]).all()
 
@@ -131,7 +136,8 @@ def test_only_later_content_counts(day: Any, built: Any, active: list[str], cont
         Update(ad_id=ad_id, at=0, content=content(valid_from=LATER + 2)),
         Update(ad_id=ad_id, at=0, content=content(valid_from=LATER + 1, price=99.0)),
     )
-    assert live.lookup([ad_id]).tolist() == [64] and live.num_rows == 65
+    assert live.lookup([ad_id]).tolist() == [64]
+    assert live.num_rows == 65
 
 
 def test_an_ad_that_moves_to_another_scenario_is_unknown_here_until_it_returns(
@@ -220,7 +226,8 @@ def test_a_row_that_was_looked_up_stays_what_it_was(day: Any, active: list[str],
     old = live.lookup(active[:2])
     before = live.pins(old).vectors.tolist()
     day.after(Update(ad_id=active[0], at=0, content=content(price=500.0, valid_from=4 * 10**15)))
-    assert live.pins(old).vectors.tolist() == before and live.ids(old) == active[:2]
+    assert live.pins(old).vectors.tolist() == before
+    assert live.ids(old) == active[:2]
     assert live.lookup(active[:1]).tolist() == [65]
 
 
