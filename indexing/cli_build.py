@@ -123,9 +123,9 @@ def updates_of(store: str | None, local: Path | None) -> "UpdateLog | None":
 
 def build_summary(out: Path, manifest: "IndexManifest", seconds: float, num_resumed: int = 0) -> dict[str, Any]:
     """The manifest of a build but for its files, and what the job took."""
-    import resource
-
     import msgspec
+
+    from indexing.peak_memory import peak_memory_bytes
 
     num_read = manifest.num_ads + sum(manifest.dropped.values()) - num_resumed
     told = {name: value for name, value in msgspec.to_builtins(manifest).items() if name != "files"}
@@ -136,7 +136,7 @@ def build_summary(out: Path, manifest: "IndexManifest", seconds: float, num_resu
         "seconds": round(seconds, 3),
         "resumed_ads": num_resumed,
         "ads_per_s": round(num_read / seconds, 1),
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_memory_bytes": peak_memory_bytes(),
     }
 
 

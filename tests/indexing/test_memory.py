@@ -10,22 +10,23 @@ import pyarrow.parquet as pq
 import pytest
 
 JOB = """
-import resource, sys
+import sys
 from pathlib import Path
 from indexing.config import IndexConfig
 from indexing.nightly import build_index
+from indexing.peak_memory import peak_memory_bytes
 
 bundles, ads, out = (Path(argument) for argument in sys.argv[1:])
 config = IndexConfig(threads=1)
 build_index(ads=ads, two_tower=bundles / "two_tower", heavy=bundles / "heavy", out=out, config=config)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(peak_memory_bytes())
 """
 PART = 50_000
 
 
 def peak_mib(bundles: Path, ads: Path, out: Path) -> float:
     command = [sys.executable, "-c", JOB, str(bundles), str(ads), str(out)]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) / 1024
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) / 2**20
 
 
 @pytest.mark.slow
