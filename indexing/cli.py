@@ -6,6 +6,7 @@ from contracts.apart import ApartCommand
 from indexing.cli_build import build
 from indexing.cli_export import export
 from indexing.cli_list import list_releases
+from indexing.cli_reencode import reencode
 from indexing.cli_release import pin, prune, publish, rollback, unpin
 from indexing.cli_update import update
 
@@ -14,6 +15,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.command(cls=ApartCommand)(build)
+app.command(cls=ApartCommand)(reencode)
 app.command()(publish)
 app.command("list")(list_releases)
 app.command()(rollback)
