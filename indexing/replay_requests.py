@@ -51,12 +51,13 @@ def saved_requests(bundle: Bundle, scenario: str) -> list[SavedRequest]:
     for number, line in enumerate(bundle.file(REQUESTS_FILE).read_bytes().splitlines(), 1):
         if line.strip():
             source = f"{bundle.path / REQUESTS_FILE}: line {number}"
-            request = _request(line, source, scenario)
+            request = read_request(line, source, scenario)
             requests += [] if request is None else [request]
     return requests
 
 
-def _request(line: bytes, source: str, scenario: str) -> SavedRequest | None:
+def read_request(line: bytes, source: str, scenario: str) -> SavedRequest | None:
+    """One line; None where it is of another scenario or has no candidates. ``source`` is for messages."""
     try:
         body = msgspec.json.decode(line, type=_Body)
         event_time_us = parse_time(body.event_time, "event_time")
