@@ -84,16 +84,16 @@ def texts(array: pa.Array) -> list[str]:
     return ["" if value is None else value for value in values] if array.null_count else values
 
 
-def numbers(array: pa.Array) -> np.ndarray:
-    """float64 [B]; null becomes NaN (ask :func:`null_mask` to tell the two apart)."""
+def numbers(array: pa.Array, exact: pa.DataType | None = None) -> np.ndarray:
+    """float64 [B]; null becomes NaN (ask :func:`null_mask` to tell the two apart). Type ``exact`` stays as it is."""
     type_ = array.type
     if kinds.is_dictionary(type_):
-        return numbers(array.dictionary_decode())
+        return numbers(array.dictionary_decode(), exact)
     if kinds.is_boolean(type_):
         array = array.cast(pa.int8())
     elif not (kinds.is_integer(type_) or kinds.is_floating(type_) or kinds.is_decimal(type_) or kinds.is_null(type_)):
         raise WrongTypeError(type_, NUMBER_TYPES)
-    if array.type != pa.float64():
+    if array.type not in (pa.float64(), exact):
         array = array.cast(pa.float64(), safe=False)
     return array.to_numpy(zero_copy_only=False)
 

@@ -6,6 +6,7 @@ Letters: B rows, L ``max_length``, D ``length`` of an embedding feature.
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from contracts import columns as raw
 from contracts.dense import DenseTransform, dense_transform
@@ -126,8 +127,11 @@ class EmbeddingEncoder:
         length = out.shape[1]
         whole = lists.lengths == length
         wrong_length = ~whole if lists.nulls is None else ~(whole | lists.nulls)
-        values = raw.numbers(lists.values).astype(np.float32)
-        out[whole] = values[lists.starts[whole, None] + np.arange(length)]
+        values = raw.numbers(lists.values, pa.float32()).astype(np.float32, copy=False)
+        if whole.all() and (np.diff(lists.starts) == length).all():
+            out[:] = values[lists.starts[0] if len(out) else 0 :][: len(out) * length].reshape(out.shape)
+        else:
+            out[whole] = values[lists.starts[whole, None] + np.arange(length)]
         work.missing[self.name] = array.null_count
         work.fault(self.name, f"has a list of another length, expected {length} numbers or null", wrong_length)
         work.fault(self.name, NOT_FINITE, ~np.isfinite(out).all(axis=1))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from indexing.merge import MergedUpdates
 
 READ_ROWS = 16_384
-_NO_PRE_BUFFER = ds.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
+_NO_PRE_BUFFER = ds.ParquetFragmentScanOptions(use_buffered_stream=True, buffer_size=1 << 20, pre_buffer=False)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,6 @@ class IndexConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     precision: Literal["fp16", "fp32", "int8"] = "fp16"
     engine: Literal["auto", "onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch_cuda", "tensorrt"] = "auto"
     max_dropped_share: Annotated[float, Meta(ge=0, le=1)] = 0.01
-    batch_size: Annotated[int, Meta(ge=1, le=65_536)] = 8192
+    batch_size: Annotated[int, Meta(ge=1, le=65_536)] = 16_384
     threads: Annotated[int, Meta(ge=1, le=256)] = 2
     checkpoint_ads: Annotated[int, Meta(ge=1)] = 200_000

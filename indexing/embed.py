@@ -173,15 +173,13 @@ class AdEmbedder:
         self, vectors: np.ndarray, bias: np.ndarray
     ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]:
         """Vectors, biases and scales as they are stored, and which ads they are finite for, bool [B]."""
-        finite = np.isfinite(vectors).all(1) & np.isfinite(bias).all(1)
         if self._precision == "int8":
+            finite = np.isfinite(vectors).all(1) & np.isfinite(bias).all(1)
             integers, scales = quantise_vectors(np.where(finite[:, None], vectors, 0), bias.shape[1])
             return (integers, bias, scales), finite
         with np.errstate(over="ignore"):
             vectors = vectors.astype(DTYPES[self._precision], copy=False)
-        if self._precision == "fp16":
-            finite &= np.isfinite(vectors).all(1)
-        return (vectors, bias, None), finite
+        return (vectors, bias, None), np.isfinite(vectors).all(1) & np.isfinite(bias).all(1)
 
     def _embedding_width(self) -> int:
         nothing = self._towers.ad_encoder.encode({}, num_rows=1, absent="missing").encoded
