@@ -224,9 +224,10 @@ def _is_sound(header: np.void, index: Index) -> bool:
 
 def _map(directory: Path, index: Index, capacity: int, *, mode: Literal["r", "r+"]) -> OverlayArrays:
     def array(name: str, dtype: np.typing.DTypeLike, shape: tuple[int, ...]) -> np.ndarray:
-        if 0 in shape:
-            return np.zeros(shape, dtype)
-        return np.asarray(np.memmap(directory / f"{name}.bin", dtype, mode, shape=shape))
+        path, size = directory / f"{name}.bin", _row_bytes(dtype, shape)
+        if path.stat().st_size != size:  # a map for writing would make it longer
+            raise ValueError(f"{path}: {path.stat().st_size} bytes, expected {size}")
+        return np.asarray(np.memmap(path, dtype, mode, shape=shape)) if size else np.zeros(shape, dtype)
 
     return OverlayArrays(
         directory=directory,

@@ -117,6 +117,7 @@ def expected(
     is_valid: Callable[[Content], bool] = lambda content: True,
 ) -> dict[str, Ad]:
     """The rules of updates over a whole log, an ad at a time, for all ads that are found."""
+    updates = [update if update.seq else replace(update, seq=place) for place, update in enumerate(updates, 1)]
     ads: dict[str, Ad] = {}
     for ad_id in {*catalogue, *(update.ad_id for update in updates)}:
         row, mine = catalogue.get(ad_id), [update for update in updates if update.ad_id == ad_id]
