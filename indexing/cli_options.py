@@ -39,9 +39,13 @@ Local = Annotated[
 
 
 def opened_store(store: str, local: Path | None) -> "OpenStore":
-    """The store of a command, with what others published."""
+    """The store of a command, with what others published; what of that is damaged is told."""
+    from contracts.errors import ArtifactError
     from indexing.stores import open_store
 
     found = open_store(store, local=local)
-    found.refresh()
+    try:
+        found.refresh()
+    except ArtifactError as error:
+        typer.echo(f"warning: {error}", err=True)
     return found

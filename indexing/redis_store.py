@@ -22,7 +22,7 @@ from contracts.errors import AdsieveError, ArtifactError
 from contracts.release import Judgement, Release, UpdatePosition
 from indexing.prune import Pruned
 from indexing.redis_connect import Connection, connect
-from indexing.redis_parts import parts_of
+from indexing.redis_parts import Part, parts_of
 from indexing.redis_pointers import (
     TRIES,
     Followed,
@@ -145,8 +145,11 @@ class RedisStore:
             if self._offered_parts_are_needed():
                 self._place(two_tower, heavy, index)
             release = self._change(change)
-            self._repair()
-            sweep(self._connection)
+            try:
+                self._repair()
+                sweep(self._connection)
+            except AdsieveError as error:
+                log.error("%s is published; bringing back what Redis had lost failed: %s", release.release_id, error)
             return release
 
     def rollback(self, scenario: str, to: str | None = None) -> Release:
@@ -209,10 +212,20 @@ class RedisStore:
         """Upload what the pointer needs, as far as it is here, and move it in Redis."""
         known = readable_releases(self.root, scenario)
         releases = [known[name] for name in record.pointer.kept if name in known]
-        parts = {part.name: part for release in releases for part in parts_of(self.root, release)}
-        ensure(self._connection, [part for part in parts.values() if part.is_here], self._between)
-        needed = [part.name for part in parts_of(self.root, known[record.pointer.release])]
-        move(self._connection, scenario, record, seen=seen, releases=releases, parts=needed)
+        needed = parts_of(self.root, known[record.pointer.release])
+        ensure(self._connection, needed, self._between)
+        self._ensure_earlier([part for release in releases for part in parts_of(self.root, release)])
+        names = [part.name for part in needed]
+        move(self._connection, scenario, record, seen=seen, releases=releases, parts=names)
+
+    def _ensure_earlier(self, parts: Sequence[Part]) -> None:
+        """Upload again what Redis lost of earlier releases; a damaged copy of one holds nothing up."""
+        for part in dict.fromkeys(parts):
+            try:
+                if part.is_here:
+                    ensure(self._connection, [part], self._between)
+            except ArtifactError as error:
+                log.error("an earlier release cannot be brought back: %s", error)
 
     def _repair(self) -> None:
         """Bring back into Redis the pointers that it lost, and parts that a host missed."""
@@ -228,7 +241,7 @@ class RedisStore:
             else:
                 known = readable_releases(self.root, scenario).values()
                 kept = [part for one in known if one.release_id in own.kept for part in parts_of(self.root, one)]
-                ensure(self._connection, [part for part in kept if part.is_here], self._between)
+                self._ensure_earlier(kept)
 
     def _follow(self, seen: Seen, *, history: bool) -> tuple[bool, Sequence[ArtifactError]]:
         """Bring in the releases that the pointers name; return whether a pointer moved, and what is damaged."""

@@ -60,7 +60,9 @@ class RedisServer:
         return redis.Redis(port=self.port, socket_timeout=30)
 
     def start(self, *, wait: bool = True) -> "RedisServer":
-        """Start it, with what it kept on disk."""
+        """Start it, with what it kept on disk, unless it runs."""
+        if self._process is not None:
+            return self
         port = ["--port", "0", "--tls-port", str(self.port)] if self.tls else ["--port", str(self.port)]
         appendonly = ["--appendonly", "yes", "--appendfsync", "always"] if self.durable else ["--appendonly", "no"]
         command = [self.executable, *port, "--bind", "127.0.0.1", "--save", "", *appendonly, *self.options]

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from contracts.bundle import open_bundle
-from contracts.errors import ArtifactError
+from contracts.errors import AdsieveError, ArtifactError
 from contracts.release import Release
+from indexing import redis_pull, redis_store
 from indexing.index import Index
 from indexing.redis_connect import RedisError
 from indexing.redis_parts import COMPLAINTS, UPLOADS, Upload, part_names, read_mark
@@ -273,3 +274,94 @@ def test_a_pulled_part_that_the_machine_lost_is_pulled_again(host: Host, publish
     (follower.root / part / "vectors.npy").write_bytes(b"")
     follower.refresh()
     check_release(follower, release)
+
+
+def test_redis_that_comes_back_as_it_was_takes_nobody_back(server: object, host: Host, publish: Publish) -> None:
+    publisher, follower = host("publisher"), host("follower")
+    client = publisher._connection.client
+    first = publish(publisher)
+    follower.refresh()
+    saved = {key: client.dump(key) for key in client.scan_iter("*")}
+    second = publish(publisher, "other_")
+    follower.refresh()
+    client.flushall()
+    for key, content in saved.items():
+        client.restore(key, 0, content)
+    follower.refresh()
+    assert follower.list("shopping") == [second, first]
+    publish(publisher, "standard_")
+    for store in (follower, host("newcomer")):
+        store.refresh()
+        assert store.list("shopping") == [second, first]
+        check_release(store, second)
+
+
+def test_a_damaged_copy_of_an_earlier_release_holds_no_publish_up(
+    host: Host, publish: Publish, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher = host("publisher")
+    first = publish(publisher)
+    vectors = publisher.paths(first).index / "vectors.npy"
+    content = vectors.read_bytes()
+    vectors.unlink()  # its bytes are shared with the original
+    vectors.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    publisher._connection.client.flushall()
+    second = publish(publisher, "other_")
+    assert f"{vectors}: wrong checksum" in caplog.text
+    newcomer = host("newcomer")
+    with pytest.raises(ArtifactError, match=f"{first.index} is not there"):
+        newcomer.refresh()
+    assert newcomer.current("shopping") == second
+    check_release(newcomer, second)
+
+
+def test_a_full_disk_leaves_the_mirror_as_it_was(host: Host, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher, follower = host("publisher"), host("follower")
+    first = publish(publisher)
+    follower.refresh()
+    second = publish(publisher, "other_")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(redis_pull, "_write", full)
+        with pytest.raises(AdsieveError, match="cannot be written: No space left on device"):
+            follower.refresh()
+    assert follower.current("shopping") == first
+    assert not list(follower.root.glob("pulls/*"))
+    follower.refresh()
+    assert follower.current("shopping") == second
+
+
+def test_updates_do_not_wait_for_a_long_transfer(host: Host, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher, follower = host("publisher"), host("follower")
+    publish(publisher)
+    monkeypatch.setattr(redis_store, "FOLLOW_EVERY_S", -1.0)
+    seen: list[int] = []
+
+    def write(*arguments: object) -> None:
+        publisher.append_updates([takedown(f"ad-{len(seen)}")])
+        seen.append(len(taken_down(follower)))
+        original(*arguments)  # type: ignore[arg-type]
+
+    original = redis_pull._write
+    monkeypatch.setattr(redis_pull, "_write", write)
+    follower.refresh()
+    assert seen[-1] > 0
+
+
+def test_a_user_with_few_rights_suffices(server: object, host: Host, publish: Publish, tmp_path: Path) -> None:
+    server.client.acl_setuser(  # type: ignore[attr-defined]
+        "sieve", enabled=True, passwords=["+pass"], keys=["{adsieve}:*"], commands=["+@all", "-@dangerous", "+info"]
+    )
+    url = server.url.replace("redis://", "redis://sieve:pass@")  # type: ignore[attr-defined]
+    store = RedisStore(url, tmp_path / "limited", grace_s=0.0)
+    for prefix in ("", "other_", "third_"):
+        release = publish(store, prefix)
+        store.append_updates([takedown("ad-1")])
+    store.prune(1)
+    assert store.rollback("shopping", release.release_id) == release
+    follower = RedisStore(url, tmp_path / "other", grace_s=0.0)
+    follower.refresh()
+    assert follower.list("shopping") == [release]
