@@ -7,13 +7,14 @@ row's head, which is the id itself. A longer id is compared in ``ids.bin`` as we
 
 Files of a table of A ids: ``ids.bin`` (all ids as UTF-8), ``offsets.npy`` [A+1] int64, ``heads.npy`` [A, 2] uint64,
 ``tags.npy`` and ``rows.npy`` [buckets, 16] uint16 and int32. The tags of a bucket are half a cache line, 16 bits of
-each id's hash (0: empty slot); an id that finds its bucket full goes to the next one. This takes 39 bytes an id beside
-the ids themselves.
+each id's hash (0: empty slot); an id that finds its bucket full goes to the next one, and the last bucket is never
+full. This takes 39 bytes an id beside the ids themselves. ``indexing.id_buckets`` writes the buckets.
 
 Shapes: K ids looked up, P of them still looked for, M possible matches.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,13 +23,12 @@ import pyarrow as pa
 
 from contracts.errors import ArtifactError, LogError
 from indexing.arrays import HEADER_BYTES, ArrayWriter, map_array, open_appending
+from indexing.id_buckets import SLOTS, num_home_buckets, places, write_buckets
 from indexing.id_keys import HEAD, SHORT, Keys, array_bytes, equal_texts, stored_keys, text_keys
 
-_SLOTS = 16
-_LOAD = 0.4
 _BATCH = 65_536
+_OFFSET_BYTES = 8
 _ARRAYS = ("offsets", "heads", "tags", "rows")
-_HALF = np.uint64(32)
 
 
 class IdTable:
@@ -47,6 +47,7 @@ class IdTable:
     ) -> None:
         self._data, self._offsets, self._heads = np.asarray(data), np.asarray(offsets), np.asarray(heads)
         self._tags, self._rows = np.asarray(tags), np.asarray(rows).reshape(-1)
+        self._num_home_buckets = num_home_buckets(len(self))
 
     @classmethod
     def build(cls, ids: Sequence[str], directory: Path, *, source: str = "ids") -> "IdTable":
@@ -70,7 +71,7 @@ class IdTable:
         except (OSError, ValueError) as error:
             raise ArtifactError(f"{directory}: not an id table: {error}") from error
         fits = len(offsets) == len(heads) + 1 and tags.shape == rows.shape and len(data) == offsets[-1] + SHORT
-        if not fits:
+        if not fits or len(tags) < num_home_buckets(len(heads)) or tags[-1, -1]:
             raise ArtifactError(f"{directory}: the files of the id table do not fit together")
         return cls(data, offsets, heads, tags, rows)
 
@@ -84,19 +85,19 @@ class IdTable:
     def lookup_keys(self, keys: Keys) -> np.ndarray:
         """Return the row of each key, int32 [K]; -1 where it is unknown. Several tables may be asked the same keys."""
         found = np.full(len(keys), -1, np.int32)
-        tags, buckets = _places(keys.hashes, len(self._tags))
+        tags, buckets = places(keys.hashes, self._num_home_buckets)
         pending: np.ndarray | None = None  # all
         while len(buckets):
             slots = self._tags.take(buckets, axis=0)  # [P, 16]
             matches = np.flatnonzero(slots == tags[:, None])
-            asking = matches // _SLOTS
-            rows = self._rows.take(buckets.take(asking) * _SLOTS + matches % _SLOTS)
+            asking = matches // SLOTS
+            rows = self._rows.take(buckets.take(asking) * SLOTS + matches % SLOTS)
             positions = asking if pending is None else pending.take(asking)
             equal = np.flatnonzero(self._equal(keys, positions, rows))
             found[positions.take(equal)] = rows.take(equal)
             going_on = np.flatnonzero((found if pending is None else found.take(pending)) < 0)
             going_on = going_on[slots[going_on, -1] != 0]
-            tags, buckets = tags.take(going_on), (buckets.take(going_on) + 1) % len(self._tags)
+            tags, buckets = tags.take(going_on), buckets.take(going_on) + 1
             pending = going_on if pending is None else pending.take(going_on)
         return found
 
@@ -136,7 +137,7 @@ class IdTable:
 
 
 class IdTableWriter:
-    """Writes a table in batches; memory does not grow with the ids, but for a byte a bucket.
+    """Writes a table in batches; memory does not grow with the ids.
 
     Args:
         directory: Directory to create, or to go on in.
@@ -179,69 +180,29 @@ class IdTableWriter:
         self._file.write(b"\0" * SHORT)
         self._file.close()
         self._offsets.close()
-        data = np.memmap(self._directory / "ids.bin", np.uint8, "r")
-        offsets = map_array(self._directory / "offsets.npy")
-        num_buckets = max(1, int(np.ceil((len(offsets) - 1) / (_SLOTS * _LOAD))))
-        shape = (num_buckets, _SLOTS)
-        tags = np.lib.format.open_memmap(self._directory / "tags.npy", "w+", np.uint16, shape)
-        rows = np.lib.format.open_memmap(self._directory / "rows.npy", "w+", np.int32, shape)
-        fill = np.zeros(num_buckets, np.uint8)
         with ArrayWriter(self._directory / "heads.npy", np.uint64, (HEAD // 8,)) as heads:
-            for start, keys in _stored_batches(data, offsets):
-                heads.append(keys.heads)
-                _insert(keys, start, tags, rows, fill)
-        tags.flush()
-        rows.flush()
-        _refuse_duplicates(IdTable.open(self._directory), source)
-
-
-def _insert(keys: Keys, first_row: int, tags: np.ndarray, rows: np.ndarray, fill: np.ndarray) -> None:
-    """Put each key into the first bucket, from its own on, that has a free slot; fill counts a bucket's used slots."""
-    key_tags, buckets = _places(keys.hashes, len(tags))
-    pending = np.arange(len(buckets))
-    while len(pending):
-        pending = pending[np.argsort(buckets[pending], kind="stable")]
-        bucket = buckets[pending]
-        slot = fill[bucket] + _rank_in_run(bucket)
-        placed = slot < _SLOTS
-        where = bucket[placed], slot[placed]
-        tags[where] = key_tags[pending[placed]]
-        rows[where] = first_row + pending[placed]
-        np.add.at(fill, bucket[placed], np.uint8(1))
-        pending = pending[~placed]
-        buckets[pending] = (buckets[pending] + 1) % len(tags)
-
-
-def _rank_in_run(sorted_values: np.ndarray) -> np.ndarray:
-    """Return the position of each value within its run of equal values."""
-    starts = np.flatnonzero(np.r_[True, np.diff(sorted_values) != 0])
-    lengths = np.diff(np.r_[starts, len(sorted_values)])
-    return np.arange(len(sorted_values)) - np.repeat(starts, lengths)
-
-
-def _refuse_duplicates(table: IdTable, source: str) -> None:
-    for start, keys in _stored_batches(table._data, table._offsets):
-        found = table.lookup_keys(keys)
-        repeated = np.flatnonzero(found != np.arange(start, start + len(found)))
+            repeated = write_buckets(self._directory, self._hashes(heads), self._offsets.num_rows - 1)
         if len(repeated):
-            raise LogError(f"{source}: ids must differ, these came twice: {table.ids(start + repeated[:5])}")
+            table = IdTable.open(self._directory)
+            same = [ad_id for ad_id, count in Counter(table.ids(repeated)).items() if count > 1]
+            if same:
+                raise LogError(f"{source}: ids must differ, these came twice: {same[:5]}")
 
-
-def _stored_batches(data: np.ndarray, offsets: np.ndarray) -> Iterator[tuple[int, Keys]]:
-    for start in range(0, len(offsets) - 1, _BATCH):
-        part = offsets[start : start + _BATCH + 1]
-        yield start, stored_keys(data, part[:-1], np.diff(part))
+    def _hashes(self, heads: ArrayWriter) -> Iterator[np.ndarray]:
+        """The hashes of all ids, batch by batch; their heads are written on the way."""
+        num_ids = self._offsets.num_rows - 1
+        with open(self._directory / "ids.bin", "rb") as file:
+            for start in range(0, num_ids, _BATCH):
+                count = min(_BATCH, num_ids - start) + 1
+                offsets = np.fromfile(
+                    self._directory / "offsets.npy", np.int64, count, offset=HEADER_BYTES + start * _OFFSET_BYTES
+                )
+                data = np.frombuffer(file.read(int(offsets[-1] - offsets[0])) + b"\0" * SHORT, np.uint8)
+                keys = stored_keys(data, offsets[:-1] - offsets[0], np.diff(offsets))
+                heads.append(keys.heads)
+                yield keys.hashes
 
 
 def _offset_at(path: Path, row: int) -> int:
     """One value of an array whose header may be unfinished."""
-    return int(np.fromfile(path, np.int64, 1, offset=HEADER_BYTES + 8 * row)[0])
-
-
-def _places(hash_values: np.ndarray, num_buckets: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tag (uint16, not 0) and the bucket (int64) of each hash [K], from its low and its high half."""
-    tags = np.maximum(hash_values.astype(np.uint16), np.uint16(1))
-    buckets = hash_values >> _HALF
-    buckets *= np.uint64(num_buckets)
-    buckets >>= _HALF
-    return tags, buckets.view(np.int64)
+    return int(np.fromfile(path, np.int64, 1, offset=HEADER_BYTES + row * _OFFSET_BYTES)[0])

@@ -1,5 +1,6 @@
 """The id table equals a dict, for ids of any length and alphabet, and says no to everything else."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from contracts.errors import ArtifactError, LogError
-from indexing import id_keys
-from indexing.id_keys import hashes, stored_keys, text_keys
+from indexing import id_buckets, id_keys
+from indexing.id_keys import Keys, hashes, stored_keys, text_keys
 from indexing.id_table import IdTable, IdTableWriter
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -70,6 +71,29 @@ def test_many_ids_fill_buckets_and_overflow_into_others() -> None:
     fill = (table._tags != 0).sum(1)
     assert fill.max() == 16
     assert fill.sum() == 30_000
+
+
+@pytest.mark.parametrize("num_hashes", [1, 3, 2**64])
+def test_parts_of_the_hashes_make_the_same_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_hashes: int
+) -> None:
+    def few(keys: Keys) -> np.ndarray:
+        return np.array([(int(value) % num_hashes) * (2**64 // num_hashes) for value in true_hashes(keys)], np.uint64)
+
+    true_hashes = id_keys.hashes
+    monkeypatch.setattr(id_keys, "hashes", few)
+    ids = [f"ad-{number}" for number in range(400)]
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / id_buckets.PARTS).mkdir()
+    (tmp_path / "parts" / id_buckets.PARTS / "left").touch()
+    IdTable.build(ids, tmp_path / "whole")
+    monkeypatch.setattr(id_buckets, "IDS_PER_PART", 7)
+    table = IdTable.build(ids, tmp_path / "parts")
+    assert table.lookup([*ids, "x"]).tolist() == [*range(400), -1]
+    assert sorted(os.listdir(tmp_path / "parts")) == sorted(os.listdir(tmp_path / "whole"))
+    if num_hashes > 400:
+        for name in ("tags.npy", "rows.npy"):
+            assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 @settings(max_examples=60, deadline=None)
