@@ -68,10 +68,9 @@ def test_rows_that_were_kept_before_are_skipped() -> None:
 def test_an_error_comes_after_the_batches_before_it_and_stops_all_threads() -> None:
     embedder: Any = Doubler(2, fails_at=11)
     catalog: Any = Numbers(1000)
-    found = []
+    found: list[Any] = []
     with pytest.raises(ValueError, match="numbers: number 11"):
-        for value in embed_batches(catalog, embedder, ["number"], 1):
-            found.append(value)
+        found.extend(embed_batches(catalog, embedder, ["number"], 1))
     assert found == [2 * number for number in range(11)]
     assert running() == []
     assert max(embedder.seen) < catalog.read < 20

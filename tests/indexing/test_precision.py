@@ -1,4 +1,4 @@
-"""int8 vectors equal their plain definition; what a precision loses is measured as told, and too much stops the build."""
+"""int8 vectors equal their plain definition; what a precision loses is measured, and too much stops the build."""
 
 from collections.abc import Callable
 from pathlib import Path
