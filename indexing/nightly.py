@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from contracts.artifact import MANIFEST, READY, TEMPORARY_SUFFIX, finish_directory, write_json
+from contracts.artifact import MANIFEST, READY, finish_directory, write_json
 from contracts.bundle import Bundle, open_bundle
 from contracts.errors import ArtifactError, InputError, LogError, MismatchError
 from contracts.layout import side_layout
@@ -276,10 +276,10 @@ def _with_updates(batch: EmbeddedBatch, catalog: Catalog) -> EmbeddedBatch:
 
 
 def _remove_last_step(directory: Path) -> None:
-    """Remove what an earlier run did after the blocks; it is done again."""
+    """Remove what an earlier run did after the blocks, temporary files among it; it is done again."""
     shutil.rmtree(directory / "retrieval", ignore_errors=True)
-    for path in (directory / MANIFEST, directory / READY, *directory.glob(f".*{TEMPORARY_SUFFIX}")):
-        path.unlink(missing_ok=True)
+    for path in (directory / MANIFEST, directory / READY, *list(directory.rglob(".*"))):
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _check_dropped(done: Progress, catalog: Catalog, config: IndexConfig) -> None:

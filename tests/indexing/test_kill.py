@@ -47,7 +47,7 @@ def build():
         two_tower=directory / "two_tower",
         heavy=directory / "heavy",
         out=directory / "index",
-        config=IndexConfig(threads=1, batch_size=16),
+        config=IndexConfig(threads=1, batch_size=16, checkpoint_ads=32, engine="onnxruntime_cpu"),
     )
 
 def publish():
@@ -81,7 +81,7 @@ def directory(ads: Path, bundles: Path, tmp_path: Path) -> Path:
 
 
 def hidden(directory: Path) -> list[str]:
-    return [path.name for path in directory.rglob(".*") if path.name != ".lock"]
+    return [str(path) for path in directory.rglob(".*") if path.name != ".lock"]
 
 
 def moments(num_steps: int, count: int, seed: int) -> list[int]:
@@ -137,7 +137,7 @@ def _build(directory: Path) -> None:
         two_tower=directory / "two_tower",
         heavy=directory / "heavy",
         out=directory / "index",
-        config=IndexConfig(threads=1, batch_size=16),
+        config=IndexConfig(threads=1, batch_size=16, checkpoint_ads=32, engine="onnxruntime_cpu"),
     )
 
 
