@@ -105,7 +105,7 @@ class AdEmbedder:
         for name, encoder in self._encoders.items():
             check_features(dataset, encoder.columns, model=self._bundles[name].manifest.version)
 
-    def embed(self, ads: pa.Table, *, source: str) -> EmbeddedBatch:
+    def embed(self, ads: pa.Table, *, source: str, check_loss: bool = True) -> EmbeddedBatch:
         """Embed a batch of B ads.
 
         An ad with NaN, infinity or an invalid value, or with an embedding that is not finite in the index's precision,
@@ -114,9 +114,11 @@ class AdEmbedder:
         Args:
             ads: Columns ``ad_id``, ``valid_from``, those of :attr:`columns`, and those of the attributes that exist.
             source: File, for messages.
+            check_loss: Measure what the precision costs, and refuse too much; of a few ads that tells nothing.
 
         Raises:
             LogError: A column has a type that a feature cannot read, or a value is unknown.
+            ArtifactError: The stored vectors lose too much.
         """
         encoded = {
             name: encoder.encode(ads, num_rows=len(ads), invalid="mark", source=source)
@@ -140,7 +142,7 @@ class AdEmbedder:
                 faults=_faults(encoded),
                 coverage={name: batch.coverage for name, batch in encoded.items()},
                 shift={name: profile.count(encoded[name].encoded, valid) for name, profile in self._profiles.items()},
-                precision=self._loss(towers_ads, stored, usable, source),
+                precision=self._loss(towers_ads, stored, usable, source) if check_loss else NO_LOSS,
             ),
             num_read=len(ads),
         )
