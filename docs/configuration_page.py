@@ -34,6 +34,7 @@ def page() -> str:
     from heavy_ranker.config import HeavyConfig, ModelConfig
     from heavy_ranker.presets import PRESETS as TEACHERS
     from indexing.config import IndexConfig
+    from indexing.release_limits import ReleaseLimits
     from modeling.loop_config import LoopConfig
     from towers.config import TowerConfig, TwoTowerConfig
 
@@ -51,6 +52,9 @@ def page() -> str:
             ("", Limits, None)
         ]),
         ("`adsieve index build`", "", "", [("", IndexConfig, None)]),
+        ("`adsieve index publish --limits`", "A file of its own. A limit that is null is not judged.", "", [
+            ("", ReleaseLimits, None)
+        ]),
     )  # fmt: skip
     parts = [HEAD]
     for title, words, preset, structs in sections:

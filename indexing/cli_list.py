@@ -1,5 +1,6 @@
 """``adsieve index list``: what serves, what a rollback can reach, and how old it is."""
 
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,14 +24,26 @@ def list_releases(
     """List the releases of a store, newest first; the first of each scenario is the one that serves.
 
     `earlier` ones are what a rollback steps back to, in this order; `aside` are others that are whole, for
-    `rollback --to`; of `pruned` ones only the record is left.
+    `rollback --to`; of `pruned` ones only the record is left. A scenario whose pointer is damaged is listed without it,
+    and the exit code is 1.
     """
-    from indexing.listing import listed
+    from contracts.errors import ArtifactError
+    from indexing.listing import listed, recorded
 
-    opened = opened_store(store, local)
-    scenarios = opened.scenarios() if scenario is None else [scenario]
-    now = datetime.now(UTC)
-    found = {name: listed(opened.local, name, now) for name in scenarios}
+    opened, now = opened_store(store, local), datetime.now(UTC)
+    found, damaged = {}, False
+    for name in opened.scenarios() if scenario is None else [scenario]:
+        try:
+            found[name] = listed(opened.local, name, now)
+        except ArtifactError as error:
+            print(f"DAMAGED STORE: {error}", file=sys.stderr)
+            found[name], damaged = recorded(opened.local, name, now), True
+    _print(found, store, json)
+    if damaged:
+        raise typer.Exit(1)
+
+
+def _print(found: "dict[str, list[Listed]]", store: str, json: bool) -> None:
     if json:
         print_json({name: [_plain(one) for one in of_scenario] for name, of_scenario in found.items()})
         return

@@ -159,6 +159,8 @@ def _show(release: "Release", verb: str, json: bool) -> None:
     print(f"  two_tower {release.two_tower}\n  heavy     {release.heavy or '-'}\n  index     {release.index}")
     for name, value in release.metrics.items():
         print(f"  {name} {value:.4g}")
+    for reason in release.judgement.skipped if release.judgement is not None else ():
+        print(f"  not judged: {reason}")
 
 
 def _show_dry(judged: "Judged", json: bool) -> None:

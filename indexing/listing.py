@@ -50,22 +50,28 @@ def listed(store: DirectoryStore, scenario: str, now: datetime) -> list[Listed]:
     return [_one(store, records.get(name) or store.release(scenario, name), pointer, now) for name in names]
 
 
-def _one(store: DirectoryStore, release: Release, pointer: Pointer, now: datetime) -> Listed:
+def recorded(store: DirectoryStore, scenario: str, now: datetime) -> list[Listed]:
+    """The same without the pointer, for the day when it cannot be read: nothing is known to serve or to be pinned."""
+    releases = reversed(readable_releases(store.root, scenario).values())
+    return [_one(store, release, None, now) for release in releases]
+
+
+def _one(store: DirectoryStore, release: Release, pointer: Pointer | None, now: datetime) -> Listed:
     watermark = _watermark(store, release)
     return Listed(
         release=release,
         state=_state(store, release, pointer),
-        pinned=release.release_id in pointer.pinned,
+        pinned=pointer is not None and release.release_id in pointer.pinned,
         age_s=_seconds(now, release.created_at),
         watermark=watermark,
         watermark_age_s=None if watermark is None else _seconds(now, watermark),
     )
 
 
-def _state(store: DirectoryStore, release: Release, pointer: Pointer) -> State:
-    if release.release_id == pointer.release:
+def _state(store: DirectoryStore, release: Release, pointer: Pointer | None) -> State:
+    if pointer is not None and release.release_id == pointer.release:
         return "current"
-    if release.release_id in pointer.history:
+    if pointer is not None and release.release_id in pointer.history:
         return "earlier"
     return "aside" if is_whole(store.root, release) else "pruned"
 

@@ -102,6 +102,22 @@ def test_a_release_beyond_its_limits_is_refused_or_overridden_on_record(
     assert needless["judgement"]["against"] == taken["release_id"]
 
 
+def test_a_damaged_pointer_is_told_and_healed_without_an_editor(build: list, bundles: Path, tmp_path: Path) -> None:
+    run(*build)
+    store = ["--store", tmp_path / "store"]
+    parts = ["--two-tower", bundles / "two_tower", "--index", tmp_path / "index", *store]
+    ids = [json.loads(run("publish", *parts, "--json").stdout)["release_id"] for _ in range(2)]
+    pointer = tmp_path / "store" / "current" / "shopping.json"
+    pointer.write_bytes(pointer.read_bytes()[:-4])
+    result = run("list", *store)
+    assert result.exit_code == 1
+    assert f"aside  {ids[1]}" in result.stdout
+    assert "shopping.json" in result.stderr
+    assert "rollback --scenario shopping --to RELEASE" in result.stderr
+    assert json.loads(run("rollback", "--scenario", "shopping", *store, "--json").stdout)["release_id"] == ids[0]
+    assert f"current  {ids[0]}" in run("list", *store).stdout
+
+
 @pytest.mark.parametrize("content", ["- 1", "min_overlap: 2", "overlap: 0.5"])
 def test_malformed_limits_are_refused(build: list, bundles: Path, tmp_path: Path, content: str) -> None:
     run(*build)
