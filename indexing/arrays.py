@@ -1,5 +1,6 @@
 """Arrays that grow on disk: rows are appended to a .npy file whose header is completed at the end."""
 
+import mmap
 import os
 from pathlib import Path
 from typing import BinaryIO
@@ -120,3 +121,16 @@ def map_array(path: Path) -> np.ndarray:
     if path.stat().st_size <= HEADER_BYTES:
         return np.load(path, allow_pickle=False)
     return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def release_pages(*arrays: np.ndarray | None) -> None:
+    """Give back the memory of what was read from mapped arrays, which stay readable.
+
+    A job that reads a large file once would otherwise seem to hold all of it.
+    """
+    for array in arrays:
+        base: object = array
+        while isinstance(base, np.ndarray):
+            base = base.base
+        if isinstance(base, mmap.mmap):
+            base.madvise(mmap.MADV_DONTNEED)

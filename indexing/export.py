@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from contracts.artifact import create_aside, fsync, refuse_existing
 from contracts.progress import progress
 from contracts.records import STATUSES
+from indexing.arrays import release_pages
 from indexing.index import Index
 
 SUFFIX = ".parquet"
@@ -126,6 +127,13 @@ class _Rows:
             pa.array(index.valid_from[rows], pa.timestamp("us", "UTC")),
         ]
 
+    def release_pages(self) -> None:
+        """Give back the memory of what was read so far."""
+        index = self._index
+        index.id_table.release_pages()
+        release_pages(index.vectors, index.bias, index.scales, index.status, index.bids, index.objectives)
+        release_pages(index.advertisers, index.valid_from)
+
     def _vectors(self, rows: slice) -> Iterator[pa.Array]:
         """Vectors of each head as ``towers.serving.score`` multiplies them, fp32."""
         index, width = self._index, self._index.manifest.head_dim
@@ -144,6 +152,7 @@ def _write(path: Path, schema: pa.Schema, rows: _Rows, start: int, stop: int, ad
         for at in range(start, stop, _ROW_GROUP):
             end = min(at + _ROW_GROUP, stop)
             writer.write_batch(pa.record_batch(rows.columns(at, end), schema=schema))
+            rows.release_pages()
             advance(end - at)
     fsync(path)
 

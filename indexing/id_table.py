@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from contracts.errors import ArtifactError, LogError
-from indexing.arrays import HEADER_BYTES, ArrayWriter, map_array, open_appending
+from indexing.arrays import HEADER_BYTES, ArrayWriter, map_array, open_appending, release_pages
 from indexing.id_buckets import SLOTS, num_home_buckets, places, write_buckets
 from indexing.id_keys import HEAD, SHORT, Keys, array_bytes, equal_texts, stored_keys, text_keys
 
@@ -118,6 +118,10 @@ class IdTable:
         offsets = self._offsets[start : stop + 1]
         within = pa.py_buffer((offsets - offsets[0]).astype(np.int32))
         return pa.StringArray.from_buffers(len(offsets) - 1, within, pa.py_buffer(self._data[offsets[0] : offsets[-1]]))
+
+    def release_pages(self) -> None:
+        """Give back the memory of what was read of the texts."""
+        release_pages(self._data, self._offsets)
 
     def _equal(self, keys: Keys, positions: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Compare ids with stored ones in full, bool [M]."""

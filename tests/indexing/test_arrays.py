@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from contracts.errors import ArtifactError
-from indexing.arrays import ArrayWriter, map_array
+from indexing.arrays import ArrayWriter, map_array, release_pages
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 5)])
@@ -61,3 +62,15 @@ def test_rows_that_are_not_there_cannot_be_kept(tmp_path: Path) -> None:
         ArrayWriter(tmp_path / "x.npy", np.float32, (4,), resume_rows=3)
     with pytest.raises(ArtifactError, match=r"y\.npy: 0 bytes"):
         ArrayWriter(tmp_path / "y.npy", np.float32, (4,), resume_rows=3)
+
+
+def test_pages_that_were_read_are_given_back(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((32, 1 << 20), np.uint8))
+    mapped = map_array(tmp_path / "x.npy")
+    before = psutil.Process().memory_info().shared
+    assert mapped.sum(dtype=np.int64) == 32 << 20
+    read = psutil.Process().memory_info().shared
+    release_pages(mapped[3:], None, np.zeros(3))
+    assert read - before > 24 << 20
+    assert psutil.Process().memory_info().shared - before < 8 << 20
+    assert mapped[31].sum(dtype=np.int64) == 1 << 20
