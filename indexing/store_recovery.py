@@ -3,6 +3,8 @@
 import logging
 from pathlib import Path
 
+import msgspec
+
 from contracts.artifact import is_ready
 from contracts.errors import ArtifactError
 from contracts.release import Release
@@ -60,7 +62,7 @@ def is_whole(root: Path, release: Release) -> bool:
 
 def _restored(root: Path, scenario: str, error: ArtifactError) -> Pointer | None:
     try:
-        copy = read_record(root / COPIES / f"{scenario}.json", Pointer)
+        copy = _whole_ones(root, scenario, read_record(root / COPIES / f"{scenario}.json", Pointer))
     except ArtifactError as again:
         pointer = _rebuilt(root, scenario)
         log.error(
@@ -71,6 +73,19 @@ def _restored(root: Path, scenario: str, error: ArtifactError) -> Pointer | None
         return pointer
     log.error("DAMAGED STORE: %s; restored from its copy: %s", error, copy.names)
     return copy
+
+
+def _whole_ones(root: Path, scenario: str, copy: Pointer) -> Pointer:
+    """Without releases that have lost parts: a copy may be ahead of a move that failed, and of a prune after it.
+
+    Raises:
+        ArtifactError: None is left.
+    """
+    releases = readable_releases(root, scenario)
+    names = [name for name in copy.names if name in releases and is_whole(root, releases[name])]
+    if not names:
+        raise ArtifactError(f"{root / COPIES / scenario}.json: none of its releases is whole")
+    return msgspec.structs.replace(copy, release=names[0], history=names[:0:-1])
 
 
 def _rebuilt(root: Path, scenario: str) -> Pointer | None:

@@ -202,6 +202,19 @@ def test_a_pointer_that_cannot_be_read_names_the_way_out_and_its_copy_restores_i
     assert "DAMAGED STORE" in caplog.text
 
 
+def test_a_copy_that_is_ahead_of_a_move_that_failed_restores_what_is_whole(parts: Path, before: Path) -> None:
+    store = DirectoryStore(before)
+    old = (before / "current" / "shopping.json").read_bytes()
+    publish(store, parts, "third_")
+    (before / "current" / "shopping.json").write_bytes(old)  # as if the disk had been full for this file
+    names = list(store.names("shopping"))
+    assert len(store.prune(3).indexes) == 1
+    (before / "current" / "shopping.json").write_text("")
+    store.pin("shopping", names[1])
+    assert list(store.names("shopping")) == names
+    check_whole(store)
+
+
 def test_without_its_copy_a_pointer_is_rebuilt_from_the_records(
     parts: Path, before: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
