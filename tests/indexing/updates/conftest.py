@@ -193,7 +193,7 @@ def build(bundles: Path) -> Callable[[Path, pa.Table], Built]:
             two_tower=bundles / "two_tower",
             heavy=bundles / "heavy",
             out=directory / "index",
-            config=IndexConfig(),
+            config=IndexConfig(precision="fp32"),
         )
         times = table["valid_from"].cast(pa.int64()).to_pylist()
         rows = [row | {"valid_from": at} for row, at in zip(table.to_pylist(), times, strict=True)]
