@@ -19,6 +19,7 @@ from msgspec import UNSET
 from contracts.records import STATUSES
 from contracts.release import UpdatePosition
 from indexing.ad_states import AdStates, States
+from indexing.arrays import ArrayWriter
 from indexing.attributes import ATTRIBUTES, AdAttributes
 from indexing.id_table import IdTable
 from indexing.overlay_content import OF_RECORD, ContentEmbedder, NewAd, content_table
@@ -113,7 +114,9 @@ class UpdatesToMerge:
         (directory / STATES).mkdir()
         IdTable.build(list(states.slots), directory / STATES / "ids")
         for field in fields(States):
-            np.save(directory / STATES / f"{field.name}.npy", getattr(latest, field.name))
+            values = getattr(latest, field.name)
+            with ArrayWriter(directory / STATES / f"{field.name}.npy", values.dtype) as writer:
+                writer.append(values)
         with open(directory / CONTENTS, "wb") as file:
             for update, _ in self._of(set(rows)):
                 whole = _with_state(update, rows[update.seq], latest, states.slots.get(update.ad_id))
