@@ -28,6 +28,8 @@ PROFILE_FILE = "profile.json"
 MORE, MEAN_SHIFT, LARGE_PSI = 0.05, 0.5, 0.25
 """From these differences on a feature is worth a warning: of the share that is missing or out of vocabulary, of the
 mean in standard deviations, and the index. Shares and means must differ by three standard errors more."""
+_VALUES_A_BIN = 10
+"""Of fewer the index says more of chance than of them."""
 _SMALLEST_SHARE = 1e-4
 """Stands in for the share of an empty bin."""
 
@@ -143,16 +145,16 @@ def ad_profile(bundle: Bundle) -> AdProfile | None:
 
 
 def stability_index(counts: np.ndarray, shares: np.ndarray, *, trained_rows: int) -> float | None:
-    """PSI of ``counts`` [bins] against training ``shares`` [bins], less what chance gives; None where nothing is known.
+    """PSI of ``counts`` [bins] against training ``shares`` [bins], less what chance gives; None for too few values.
 
     Example:
         >>> round(stability_index(np.array([750, 250]), np.array([0.5, 0.5]), trained_rows=1000), 3)
         0.273
     """
     total = counts.sum()
-    if not total:
-        return None
     used = (counts > 0) | (shares > 0)
+    if total < max(_VALUES_A_BIN * used.sum(), 1):
+        return None
     found, trained = (np.maximum(share[used], _SMALLEST_SHARE) for share in (counts / total, shares))
     by_chance = (used.sum() - 1) * (1 / total + 1 / max(trained_rows, 1))
     return float(max(((found - trained) * np.log(found / trained)).sum() - by_chance, 0.0))
