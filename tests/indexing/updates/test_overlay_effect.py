@@ -117,7 +117,7 @@ def test_content_brings_new_and_changed_ads_with_their_features(
     assert live.bids(rows[[1]]).tolist() == [4.0]
     assert live.servable(rows[:2]).all()
     assert live.bids(rows[[0]]).tolist() == pytest.approx(live.bids(old).tolist(), nan_ok=True), "bid and status stay"
-    embedder = AdEmbedder(built.two_tower, built.heavy, precision="fp16", threads=1)
+    embedder = AdEmbedder(built.two_tower, built.heavy, precision="fp32", threads=1)
     told = [NewAd(one.ad_id, 1, one.content) for one in (update, new)]
     stored = embedder.embed(content_table(told, ["category", "price", "image"]), source="", check_loss=False).ads
     pins, heavy = live.pins(rows), live.heavy(rows)
@@ -267,7 +267,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(steps=STEPS)
 def test_any_interleaving_equals_the_reference(
     new_day: Any, built: Any, build: Any, rules: Any, steps: list[Any]
@@ -279,7 +279,9 @@ def test_any_interleaving_equals_the_reference(
         for number, step in enumerate(steps):
             match step:
                 case "compact":
-                    compact(day.log, [merged], keep_days=0, now_us=10**18)
+                    floor = compact(day.log, [merged], keep_days=0, now_us=10**18).floor
+                    # an index does not know since when an ad that it lacks is elsewhere; the log forgets it here too
+                    said = [replace(one, content=one.content if one.seq > floor else None) for one in said]
                 case "reopen":
                     day.restart()
                 case "rebuild" | "merge":
