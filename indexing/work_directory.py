@@ -9,6 +9,7 @@ A lock that ends with its process keeps two jobs from one target. No reader look
 import errno
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from contracts.errors import AdsieveError, InputError
 SUFFIX = ".work"
 INPUTS = "inputs.json"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 
 
 @contextmanager
@@ -50,11 +52,11 @@ def work_directory(target: Path, inputs: Mapping[str, Any]) -> Iterator[Path]:
         _begin(path, inputs)
         yield path
         shutil.rmtree(path)
-    except OSError as error:
-        if error.errno not in NO_SPACE:
+    except (OSError, RuntimeError) as error:
+        if not _is_full_disk(error):
             raise
         raise AdsieveError(
-            f"{target}: no space left on the disk: {error.strerror or error}; what is done so far is kept in {path}; "
+            f"{target}: no space left on the disk ({error}); what is done so far is kept in {path}; "
             "make room and run the same command again, it goes on from there"
         ) from error
     except AdsieveError:
@@ -62,6 +64,14 @@ def work_directory(target: Path, inputs: Mapping[str, Any]) -> Iterator[Path]:
         raise
     finally:
         os.close(lock)
+
+
+def _is_full_disk(error: OSError | RuntimeError) -> bool:
+    """By number; FAISS tells the system's words for it, NumPy how many values it wrote."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in NO_SPACE
+    text = str(error)
+    return any(os.strerror(number) in text for number in NO_SPACE) or _SHORT_WRITE.search(text) is not None
 
 
 def _refuse_existing(target: Path, path: Path) -> None:

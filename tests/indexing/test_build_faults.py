@@ -110,31 +110,43 @@ def test_of_two_builds_at_once_the_second_is_refused_and_a_dead_one_blocks_nobod
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MiB; mounting one needs root."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = shutil.which("mount") and run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)])
-    if not mounted or mounted.returncode:
-        pytest.skip("mounting a tmpfs needs root: " + (mounted.stderr.strip() if mounted else "no mount"))
-    yield disk
-    run(["umount", str(disk)])
+def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Mounts a file system of so many bytes, or resizes it; that needs root."""
+    path = tmp_path / "disk"
+    path.mkdir()
+
+    def resize(size: int) -> Path:
+        options = f"{'remount,' if path.is_mount() else ''}size={size // 4096 * 4096}"
+        mounted = run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)]) if shutil.which("mount") else None
+        if mounted is None or mounted.returncode:
+            pytest.skip("mounting a tmpfs needs root: " + (mounted.stderr.strip() if mounted else "no mount"))
+        return path
+
+    yield resize
+    if path.is_mount():
+        run(["umount", str(path)])
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.5, 0.75, 0.85, 0.95, 1.0])
 def test_a_full_disk_is_told_and_a_later_run_goes_on(
-    many_ads: Path, command: Callable, tmp_path: Path, small_disk: Path
+    many_ads: Path, command: Callable, tmp_path: Path, disk: Callable[[int], Path], share: float
 ) -> None:
+    """The disk holds a share of what the index takes, so that it is full at another step each time."""
     assert run(command(many_ads, tmp_path / "unbroken")).returncode == 0
-    refused = run(command(many_ads, small_disk / "index"))
+    expected = files(tmp_path / "unbroken")
+    whole = sum(map(len, expected.values()))
+    out = disk(int(share * whole)) / "index"
+    refused = run(command(many_ads, out))
     assert refused.returncode == 1, refused.stderr
     assert "no space left on the disk" in refused.stderr
     assert "Traceback" not in refused.stderr
-    assert not (small_disk / "index").exists()
-    assert run(["mount", "-o", "remount,size=200m", str(small_disk)]).returncode == 0
-    again = run(command(many_ads, small_disk / "index"))
+    assert not out.exists()
+    disk(2 * whole)
+    again = run(command(many_ads, out))
     assert again.returncode == 0, again.stderr
-    assert files(small_disk / "index") == files(tmp_path / "unbroken")
+    assert ("resuming at" in again.stderr) == (share >= 0.5)
+    assert files(out) == expected
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from indexing.nightly import build_index
 from indexing.peak_memory import peak_memory_bytes
 
 bundles, ads, out = (Path(argument) for argument in sys.argv[1:])
-config = IndexConfig(threads=1)
+config = IndexConfig(threads=1, engine="onnxruntime_cpu")
 build_index(ads=ads, two_tower=bundles / "two_tower", heavy=bundles / "heavy", out=out, config=config)
 print(peak_memory_bytes())
 """

@@ -176,10 +176,28 @@ def test_bad_input_leaves_nothing(ads: Path, bundles: Path, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_keeps_the_work_and_says_what_to_do(ads: Path, bundles: Path, tmp_path: Path) -> None:
-    full = OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.parametrize(
+    "full",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError("160 requested and 0 written"),  # of NumPy
+        RuntimeError("write error in head-0.faiss: 0 != 160 (No space left on device)"),  # of FAISS
+    ],
+)
+def test_a_full_disk_keeps_the_work_and_says_what_to_do(
+    ads: Path, bundles: Path, tmp_path: Path, full: Exception
+) -> None:
     with pytest.raises(AdsieveError, match=r"no space left on the disk.*run the same command again"):
         build(ads, bundles, tmp_path / "index", kill_after=5, error=full)
+    assert build(ads, bundles, tmp_path / "index").num_resumed > 60
+
+
+@pytest.mark.parametrize("other", [OSError(errno.EIO, "Input/output error"), RuntimeError("a bug"), OSError("odd")])
+def test_other_faults_stay_what_they_are_and_keep_the_work(
+    ads: Path, bundles: Path, tmp_path: Path, other: Exception
+) -> None:
+    with pytest.raises(type(other), match=str(other.args[-1])):
+        build(ads, bundles, tmp_path / "index", kill_after=5, error=other)
     assert build(ads, bundles, tmp_path / "index").num_resumed > 60
 
 
