@@ -5,16 +5,10 @@ down, slow or empty. ``refresh`` brings in what others published. Whoever change
 to date, then makes the change in the mirror by the code that a directory store has; just before the mirror's pointer
 moves, the parts are uploaded and the pointer in Redis moves in one transaction, or the change is made again upon what
 somebody else made of it. Redis found emptier than the mirror is filled from it by the next publish.
-
-    pull.lock     in the mirror: held by the one process of the host that brings it up to date
 """
 
-import fcntl
 import logging
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +16,7 @@ from contracts.errors import AdsieveError, ArtifactError
 from contracts.release import Judgement, Release, UpdatePosition
 from indexing.prune import Pruned
 from indexing.redis_connect import Connection, connect
+from indexing.redis_mirror import RedisMirror
 from indexing.redis_parts import Part, parts_of
 from indexing.redis_pointers import (
     TRIES,
@@ -29,17 +24,15 @@ from indexing.redis_pointers import (
     MovedError,
     PointerRecord,
     Seen,
-    follows,
     is_behind,
     move,
     next_record,
     read_followed,
     read_pointers,
-    read_releases,
     remember,
 )
 from indexing.redis_prune import prune_redis
-from indexing.redis_pull import DamagedPartError, pull, remove_unfinished, settle
+from indexing.redis_pull import DamagedPartError, settle
 from indexing.redis_updates import GRACE_S, UpdateStream
 from indexing.redis_upload import ensure, sweep
 from indexing.store import DirectoryStore
@@ -49,9 +42,6 @@ from indexing.update_log import UpdateLog
 from indexing.update_record import Update
 
 log = logging.getLogger(__name__)
-
-FOLLOW_EVERY_S = 0.5
-"""How often updates are followed while parts are transferred."""
 
 T = TypeVar("T")
 
@@ -73,8 +63,7 @@ class RedisStore:
         self._mirror = DirectoryStore(self.root)
         self._connection: Connection = connect(url)
         self._stream = UpdateStream(self._connection, self._mirror.update_log(), grace_s=grace_s)
-        self._refused: set[str] = set()
-        self._followed_at = 0.0
+        self._incoming = RedisMirror(self._connection, self.root, self._stream)
 
     @property
     def local(self) -> DirectoryStore:
@@ -116,13 +105,13 @@ class RedisStore:
             RedisError: Redis cannot be reached in time.
             ArtifactError: Something in Redis is damaged; the mirror is as it was in that respect.
         """
-        with self._puller(wait=False) as mine:
+        with self._incoming.puller(wait=False) as mine:
             if mine:
                 self._stream.follow()
-                changed, failures = self._follow(read_pointers(self._connection), history=True)
+                changed, failures = self._incoming.follow(read_pointers(self._connection), history=True)
                 settle(self.root)
                 if changed and not failures:
-                    self._remove_unused()
+                    self._incoming.remove_unused()
                 if failures:
                     raise failures[0]
 
@@ -140,7 +129,7 @@ class RedisStore:
         def change(store: DirectoryStore) -> Release:
             return store.publish(two_tower=two_tower, heavy=heavy, index=index, metrics=metrics, judgement=judgement)
 
-        with self._puller():
+        with self._incoming.puller():
             self._stream.follow()
             if self._offered_parts_are_needed():
                 self._place(two_tower, heavy, index)
@@ -163,7 +152,7 @@ class RedisStore:
 
     def prune(self, keep: int = 3, *, dry_run: bool = False) -> Pruned:
         """As a directory store does it in the mirror, then in Redis: there also uploads whose publisher died."""
-        with self._puller():
+        with self._incoming.puller():
             self._stream.follow()
             pruned = self._change(lambda store: store.prune(keep, dry_run=dry_run), history=True)
             if not dry_run:
@@ -176,7 +165,7 @@ class RedisStore:
         return self._stream.append(updates)
 
     def _changed(self, change: Callable[[DirectoryStore], T]) -> T:
-        with self._puller():
+        with self._incoming.puller():
             self._stream.follow()
             return self._change(change, history=True)
 
@@ -184,7 +173,7 @@ class RedisStore:
         """Bring the mirror up to date and change both, again where somebody else was faster."""
         for _ in range(TRIES):
             seen = read_pointers(self._connection)
-            _, failures = self._follow(seen, history=history)
+            _, failures = self._incoming.follow(seen, history=history)
             for failure in failures:
                 log.error("left out: %s", failure)
             moved: dict[str, PointerRecord] = {}
@@ -213,7 +202,7 @@ class RedisStore:
         known = readable_releases(self.root, scenario)
         releases = [known[name] for name in record.pointer.kept if name in known]
         needed = parts_of(self.root, known[record.pointer.release])
-        ensure(self._connection, needed, self._between)
+        ensure(self._connection, needed, self._incoming.between)
         self._ensure_earlier([part for release in releases for part in parts_of(self.root, release)])
         names = [part.name for part in needed]
         move(self._connection, scenario, record, seen=seen, releases=releases, parts=names)
@@ -223,7 +212,7 @@ class RedisStore:
         for part in dict.fromkeys(parts):
             try:
                 if part.is_here:
-                    ensure(self._connection, [part], self._between)
+                    ensure(self._connection, [part], self._incoming.between)
             except ArtifactError as error:
                 log.error("an earlier release cannot be brought back: %s", error)
 
@@ -243,48 +232,9 @@ class RedisStore:
                 kept = [part for one in known if one.release_id in own.kept for part in parts_of(self.root, one)]
                 self._ensure_earlier(kept)
 
-    def _follow(self, seen: Seen, *, history: bool) -> tuple[bool, Sequence[ArtifactError]]:
-        """Bring in the releases that the pointers name; return whether a pointer moved, and what is damaged."""
-        followed, changed, failures = read_followed(self.root), False, []
-        for scenario, data in seen.raw.items():
-            record = seen.records.get(scenario)
-            try:
-                if record is None:
-                    raise ArtifactError(f"{self._connection.name}: pointer of {scenario!r} is damaged: {data[:80]!r}")
-                own = usable_pointer(self.root, scenario)
-                if follows(record, followed.get(scenario), own):
-                    self._adopt(scenario, record)
-                    changed = True
-                if history:
-                    self._bring_history(scenario, record.pointer)
-            except ArtifactError as error:
-                failures.append(error)
-        return changed, failures
-
-    def _adopt(self, scenario: str, record: PointerRecord) -> None:
-        names = record.pointer.kept
-        releases = {one.release_id: one for one in read_releases(self._connection, scenario, names)}
-        if record.pointer.release not in releases:
-            raise ArtifactError(f"{self._connection.name}: release {record.pointer.release} of {scenario} is missing")
-        self._bring(releases[record.pointer.release])
-        self._mirror.adopt(scenario, record.pointer, list(releases.values()))
-        remember(self.root, scenario, record)
-
-    def _bring_history(self, scenario: str, pointer: Pointer) -> None:
-        """What a rollback may need; where nobody has it any more, the release that serves is not held up."""
-        known = readable_releases(self.root, scenario)
-        for name in pointer.kept:
-            if name in known:
-                self._bring(known[name])
-
-    def _bring(self, release: Release) -> None:
-        for part in parts_of(self.root, release):
-            if not part.is_here:
-                pull(self._connection, part, self.root, self._between, refused=self._refused)
-
     def _offered_parts_are_needed(self) -> bool:
         """Whether what shall be published may be the only whole copy of what a pointer in Redis names."""
-        _, failures = self._follow(read_pointers(self._connection), history=False)
+        _, failures = self._incoming.follow(read_pointers(self._connection), history=False)
         return any(isinstance(failure, DamagedPartError) for failure in failures)
 
     def _place(self, two_tower: Path, heavy: Path | None, index: Path) -> None:
@@ -293,40 +243,6 @@ class RedisStore:
         if heavy is not None and parts.heavy is not None:
             self._mirror.place(BUNDLES, parts.heavy.version, Path(heavy), parts.heavy.files)
         self._mirror.place(INDEXES, parts.index.version, Path(index), parts.index.files)
-
-    def _remove_unused(self) -> None:
-        """Remove from the mirror what no pointer names any more, once all that they name is there."""
-        pointers = [self._mirror.pointer(scenario) for scenario in self._mirror.scenarios()]
-        self._mirror.prune(max((len(pointer.names) for pointer in pointers if pointer is not None), default=1))
-
-    def _between(self) -> None:
-        """Between two pipelines of a long transfer: updates do not wait for it."""
-        if time.monotonic() - self._followed_at > FOLLOW_EVERY_S:
-            self._stream.follow()
-            self._followed_at = time.monotonic()
-
-    @contextmanager
-    def _puller(self, *, wait: bool = True) -> Iterator[bool]:
-        """Hold the lock of the mirror's puller; false where another process has it and nobody waits."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.root / "pull.lock", os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            mine = _lock(handle, wait=wait)
-            if mine:
-                remove_unfinished(self.root)
-                settle(self.root)
-                self._followed_at = time.monotonic()
-            yield mine
-        finally:
-            os.close(handle)
-
-
-def _lock(handle: int, *, wait: bool) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _restored(own: Pointer, followed: Followed | None) -> PointerRecord:

@@ -10,7 +10,7 @@ import pytest
 from contracts.bundle import open_bundle
 from contracts.errors import AdsieveError, ArtifactError
 from contracts.release import Release
-from indexing import redis_pull, redis_store
+from indexing import redis_mirror, redis_pull
 from indexing.index import Index
 from indexing.redis_connect import RedisError
 from indexing.redis_parts import COMPLAINTS, UPLOADS, Upload, part_names, read_mark
@@ -238,7 +238,7 @@ def test_a_host_serves_its_mirror_while_redis_is_down(server: object, host: Host
 def test_one_process_of_a_host_pulls_at_a_time(host: Host, publish: Publish) -> None:
     publish(host("publisher"))
     busy, idle = host("shared"), host("shared")
-    with busy._puller():
+    with busy._incoming.puller():
         idle.refresh()
         assert idle.scenarios() == []
     idle.refresh()
@@ -337,7 +337,7 @@ def test_a_full_disk_leaves_the_mirror_as_it_was(host: Host, publish: Publish, m
 def test_updates_do_not_wait_for_a_long_transfer(host: Host, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
     publisher, follower = host("publisher"), host("follower")
     publish(publisher)
-    monkeypatch.setattr(redis_store, "FOLLOW_EVERY_S", -1.0)
+    monkeypatch.setattr(redis_mirror, "FOLLOW_EVERY_S", -1.0)
     seen: list[int] = []
 
     def write(*arguments: object) -> None:

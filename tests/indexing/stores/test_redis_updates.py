@@ -8,7 +8,8 @@ import pytest
 
 from contracts.errors import AdsieveError
 from indexing.redis_connect import Connection, connect
-from indexing.redis_updates import BATCH, LEAP, META, STREAM, UpdateStream, stopping
+from indexing.redis_stream import BATCH, META, STREAM, stopping
+from indexing.redis_updates import LEAP, UpdateStream
 from indexing.update_log import UpdateLog
 from indexing.update_record import Update
 

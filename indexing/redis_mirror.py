@@ -1,0 +1,114 @@
+"""Brings a host's mirror up to what Redis says: parts, then pointers; and never back because Redis went back.
+
+pull.lock     in the mirror: held by the one process of the host that brings it up to date
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from contracts.errors import ArtifactError
+from contracts.release import Release
+from indexing.redis_connect import Connection
+from indexing.redis_parts import parts_of
+from indexing.redis_pointers import PointerRecord, Seen, follows, read_followed, read_releases, remember
+from indexing.redis_pull import pull, remove_unfinished, settle
+from indexing.redis_updates import UpdateStream
+from indexing.store import DirectoryStore
+from indexing.store_files import Pointer
+from indexing.store_recovery import readable_releases, usable_pointer
+
+FOLLOW_EVERY_S = 0.5
+"""How often updates are followed while parts are transferred."""
+
+
+class RedisMirror:
+    """The reading side of a store in Redis.
+
+    Args:
+        connection: To Redis.
+        root: Directory of the mirror.
+        stream: Of updates.
+    """
+
+    def __init__(self, connection: Connection, root: Path, stream: UpdateStream) -> None:
+        self.directory = DirectoryStore(root)
+        self._connection, self._root, self._stream = connection, root, stream
+        self._refused: set[str] = set()
+        self._followed_at = 0.0
+
+    def follow(self, seen: Seen, *, history: bool) -> tuple[bool, Sequence[ArtifactError]]:
+        """Bring in the releases that the pointers name; return whether a pointer moved, and what is damaged."""
+        followed, changed, failures = read_followed(self._root), False, []
+        for scenario, data in seen.raw.items():
+            record = seen.records.get(scenario)
+            try:
+                if record is None:
+                    raise ArtifactError(f"{self._connection.name}: pointer of {scenario!r} is damaged: {data[:80]!r}")
+                own = usable_pointer(self._root, scenario)
+                if follows(record, followed.get(scenario), own):
+                    self._adopt(scenario, record)
+                    changed = True
+                if history:
+                    self._bring_history(scenario, record.pointer)
+            except ArtifactError as error:
+                failures.append(error)
+        return changed, failures
+
+    def _adopt(self, scenario: str, record: PointerRecord) -> None:
+        names = record.pointer.kept
+        releases = {one.release_id: one for one in read_releases(self._connection, scenario, names)}
+        if record.pointer.release not in releases:
+            raise ArtifactError(f"{self._connection.name}: release {record.pointer.release} of {scenario} is missing")
+        self._bring(releases[record.pointer.release])
+        self.directory.adopt(scenario, record.pointer, list(releases.values()))
+        remember(self._root, scenario, record)
+
+    def _bring_history(self, scenario: str, pointer: Pointer) -> None:
+        """What a rollback may need; where nobody has it any more, the release that serves is not held up."""
+        known = readable_releases(self._root, scenario)
+        for name in pointer.kept:
+            if name in known:
+                self._bring(known[name])
+
+    def _bring(self, release: Release) -> None:
+        for part in parts_of(self._root, release):
+            if not part.is_here:
+                pull(self._connection, part, self._root, self.between, refused=self._refused)
+
+    def remove_unused(self) -> None:
+        """Remove from the mirror what no pointer names any more, once all that they name is there."""
+        pointers = [self.directory.pointer(scenario) for scenario in self.directory.scenarios()]
+        self.directory.prune(max((len(pointer.names) for pointer in pointers if pointer is not None), default=1))
+
+    def between(self) -> None:
+        """Between two pipelines of a long transfer: updates do not wait for it."""
+        if time.monotonic() - self._followed_at > FOLLOW_EVERY_S:
+            self._stream.follow()
+            self._followed_at = time.monotonic()
+
+    @contextmanager
+    def puller(self, *, wait: bool = True) -> Iterator[bool]:
+        """Hold the lock of the mirror's puller; false where another process has it and nobody waits."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self._root / "pull.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            mine = _lock(handle, wait=wait)
+            if mine:
+                remove_unfinished(self._root)
+                settle(self._root)
+                self._followed_at = time.monotonic()
+            yield mine
+        finally:
+            os.close(handle)
+
+
+def _lock(handle: int, *, wait: bool) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
