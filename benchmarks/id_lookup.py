@@ -3,7 +3,8 @@
 1,000 and 10,000 ids of catalogues of 1e6 and 5e6 ads, 2 % of them unknown, one thread, in 24 batches by turns. Ids are
 of 12 to 16 bytes; a catalogue of mixed ids (12 to 100 bytes) is reported beside. ``map(dict.get)`` gives Python's ints
 and finds each text's hash already in the text after the first round; the table starts from the texts every time. Redis
-is asked by redis-py with hiredis over a unix socket, for the rows as bytes.
+is asked by redis-py with hiredis over a unix socket, for the rows as bytes. Tables of 1e6 and 3e7 ids that are never
+all in memory show what the build's memory and the look-up do with size.
 
 All variants run in one process, in interleaved blocks: a block is one round of the batches (of Redis 6 of them), and
 there are 7 rounds, of which the first is not counted. Memory is that of processes of their own, after they looked up
@@ -36,6 +37,32 @@ BATCHES, REDIS_BATCHES, ROUNDS = 24, 6, 7
 UNKNOWN = 0.02
 SPEEDUP, MAX_BYTES, MAX_OPEN_MS = 3.5, 40.0, 10.0
 _CHUNK = 50_000
+LARGE = 30_000_000
+STREAMED = """
+import json, sys, time
+from pathlib import Path
+from statistics import median
+import numpy as np, pyarrow as pa
+from indexing.id_table import IdTable, IdTableWriter
+from indexing.peak_memory import peak_memory_bytes
+
+directory, num_ads = Path(sys.argv[1]), int(sys.argv[2])
+started, writer = time.perf_counter(), IdTableWriter(directory)
+for at in range(0, num_ads, 50_000):
+    numbers = pa.array(np.arange(at, min(at + 50_000, num_ads)) * 99_991 + 10**11)
+    writer.append(pa.compute.binary_join_element_wise("ad", numbers.cast(pa.string()), "-"))
+writer.finish()
+found = {"build s": time.perf_counter() - started, "build, peak MiB": peak_memory_bytes() / 2**20}
+table, rng = IdTable.open(directory), np.random.default_rng(0)
+for asked in (1_000, 10_000):
+    times = []
+    for batch in [table.ids(rng.integers(0, num_ads, asked)) for _ in range(24)] * 5:
+        start = time.perf_counter()
+        table.lookup(batch)
+        times.append(1e6 * (time.perf_counter() - start))
+    found[f"{asked} ids: table us"] = median(times)
+print(json.dumps(found))
+"""
 WORKER = """
 import json, sys
 from pathlib import Path
@@ -78,6 +105,8 @@ def main() -> int:
             targets += of_targets
         mixed, _ = measure(mixed_catalogue(SIZES[0]), Path(directory) / "mixed", label=f"{SIZES[0]:.0e} mixed")
         figures |= mixed
+        for num_ads in (SIZES[0], LARGE):
+            figures |= streamed(Path(directory) / f"streamed-{num_ads}", num_ads)
     return finish(options, figures, targets)
 
 
@@ -138,6 +167,13 @@ def times_of(ids: list[str], table: IdTable, label: str) -> dict[str, Any]:
                 f"{label}, {asked} ids: times {name}": times[name] / times["table"] for name in ("dict", "redis")
             }
     return figures
+
+
+def streamed(directory: Path, num_ads: int) -> dict[str, float]:
+    """Figures of a table whose ids are never all in memory, from a process of its own."""
+    command = [sys.executable, "-c", STREAMED, str(directory), str(num_ads)]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return {f"{num_ads:.0e} streamed: {name}": value for name, value in found.items()}
 
 
 def build(ids: list[str], directory: Path, label: str) -> tuple[dict[str, Any], list[Target]]:
