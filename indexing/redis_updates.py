@@ -66,7 +66,8 @@ class UpdateStream:
             RedisError: Redis failed; what came before stays.
         """
         with self._connection.naming("reading updates"):
-            state, end = self._state(), self._mirror.end
+            end = self._mirror.end  # first: another process may mirror what Redis numbers meanwhile
+            state = self._state()
             if end is not None and (state.id is None or (state.id == end.log and state.seq < end.seq)):
                 self._restore(after=state.seq if state.id == end.log else 0)
                 state = self._state()
