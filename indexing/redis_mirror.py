@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from contracts.errors import ArtifactError
+from contracts.errors import ArtifactError, InputError
 from contracts.release import Release
 from indexing.redis_connect import Connection
 from indexing.redis_parts import parts_of
@@ -93,8 +93,7 @@ class RedisMirror:
     @contextmanager
     def puller(self, *, wait: bool = True) -> Iterator[bool]:
         """Hold the lock of the mirror's puller; false where another process has it and nobody waits."""
-        self._root.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self._root / "pull.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        handle = self._lock_file()
         try:
             mine = _lock(handle, wait=wait)
             if mine:
@@ -104,6 +103,16 @@ class RedisMirror:
             yield mine
         finally:
             os.close(handle)
+
+    def _lock_file(self) -> int:
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            return os.open(self._root / "pull.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise InputError(
+                f"{self._root}: cannot mirror {self._connection.name}: {error.strerror}; --local or ADSIEVE_LOCAL names "
+                "another directory"
+            ) from error
 
 
 def _lock(handle: int, *, wait: bool) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from contracts.bundle import open_bundle
-from contracts.errors import AdsieveError, ArtifactError
+from contracts.errors import AdsieveError, ArtifactError, InputError
 from contracts.release import Release
 from indexing import redis_mirror, redis_pull
 from indexing.index import Index
@@ -365,3 +365,10 @@ def test_a_user_with_few_rights_suffices(server: object, host: Host, publish: Pu
     follower = RedisStore(url, tmp_path / "other", grace_s=0.0)
     follower.refresh()
     assert follower.list("shopping") == [release]
+
+
+def test_a_mirror_that_cannot_be_written_is_named(server: object, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store = RedisStore(server.url, tmp_path / "file" / "mirror")  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="mirror: cannot mirror redis://.*: Not a directory; .*ADSIEVE_LOCAL"):
+        store.refresh()
