@@ -110,8 +110,8 @@ class RedisMirror:
             return os.open(self._root / "pull.lock", os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise InputError(
-                f"{self._root}: cannot mirror {self._connection.name}: {error.strerror}; --local or ADSIEVE_LOCAL names "
-                "another directory"
+                f"{self._root}: cannot mirror {self._connection.name}: {error.strerror}; --local or ADSIEVE_LOCAL "
+                "names another directory"
             ) from error
 
 
