@@ -19,9 +19,19 @@ Heavy = Annotated[
         help="Heavy bundle, as `adsieve heavy export` seals it. Without it the release ends with the towers.",
     ),
 ]
+
+
+def _directory_or_url(value: str) -> str:
+    path = Path(value)
+    if "://" not in value and path.exists() and not path.is_dir():
+        raise typer.BadParameter(f"Directory {value!r} is a file.")
+    return value
+
+
 Store = Annotated[
     str,
     typer.Option(
+        callback=_directory_or_url,
         metavar="DIRECTORY|URL",
         envvar="ADSIEVE_STORE",
         help="What holds the releases, and `adsieve serve` reads: a directory, or Redis as redis://, rediss:// or "
