@@ -25,6 +25,8 @@ from indexing.embed import AdEmbedder, EmbeddedBatch
 from indexing.pipeline import embed_batches
 
 BATCHES_PER_SHARD = 32
+BLOCK_BYTES = 1 << 20
+"""An actor hands over its batches when they are about so large."""
 OBJECT_STORE_BYTES = 512 << 20
 """Of a cluster that is started for one build; shards in flight are far smaller."""
 _INSTALL = "--ray needs Ray Data: pip install -r requirements/ray.txt"
@@ -162,6 +164,7 @@ def _from_actors(ray: ModuleType, task: _Task, found: list[tuple[int, int]], act
         return
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
+    context.target_max_block_size = BLOCK_BYTES
     context.enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     items = [{"start": start, "batches": count} for start, count in found]
