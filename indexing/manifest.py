@@ -13,7 +13,7 @@ import pyarrow as pa
 from contracts.artifact import FileEntry, file_entries
 from contracts.bundle import Bundle
 from contracts.records import STATUSES
-from contracts.release import IndexManifest
+from contracts.release import IndexManifest, UpdatePosition
 from indexing.catalog import Catalog
 from indexing.checkpoint import Progress
 
@@ -45,7 +45,7 @@ def index_manifest(
     scenario = bundle.manifest.scenario or ""
     files = file_entries(directory)
     return IndexManifest(
-        version=index_version(scenario, identity, files),
+        version=index_version(scenario, identity, files, catalog.position),
         scenario=scenario,
         ad_fingerprint=bundle.schema.side_fingerprint("ad"),
         heavy_ad_fingerprint=heavy.schema.side_fingerprint("ad") if heavy is not None else None,
@@ -67,9 +67,18 @@ def index_manifest(
     )
 
 
-def index_version(scenario: str, identity: Mapping[str, str | None], files: Mapping[str, FileEntry]) -> str:
-    """Content address of an index: the same catalogue and bundles give the same version."""
-    content = msgspec.json.encode([identity, {name: entry.sha256 for name, entry in files.items()}], order="sorted")
+def index_version(
+    scenario: str,
+    identity: Mapping[str, str | None],
+    files: Mapping[str, FileEntry],
+    updates: UpdatePosition | None,
+) -> str:
+    """Content address of an index: the same catalogue, updates and bundles give the same version.
+
+    The position is part of it although it changes no file: it decides which updates count when the index is served.
+    """
+    parts = [identity, {name: entry.sha256 for name, entry in files.items()}]
+    content = msgspec.json.encode(parts if updates is None else [*parts, updates], order="sorted")
     return f"index-{scenario}-{hashlib.sha256(content).hexdigest()[:_VERSION_HEX]}"
 
 

@@ -254,7 +254,7 @@ def _manifest(
         shift[HEAVY] = profile.report(counted.shift, counted.coverage)
     return msgspec.structs.replace(
         made,
-        version=index_version(made.scenario, identity, files),
+        version=index_version(made.scenario, identity, files, made.updates),
         heavy=bundle.manifest.version,
         heavy_ad_fingerprint=bundle.schema.side_fingerprint("ad"),
         coverage={**made.coverage, HEAVY: asdict(counted.coverage)},

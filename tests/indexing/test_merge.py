@@ -182,6 +182,16 @@ def test_an_empty_log_changes_nothing(ads: Path, bundles: Path, tmp_path: Path) 
     assert blocks(tmp_path / "index") == blocks(tmp_path / "expected")
 
 
+def test_how_far_the_log_was_merged_is_part_of_the_version(ads: Path, bundles: Path, tmp_path: Path) -> None:
+    log = UpdateLog(tmp_path / "updates")
+    manifests = []
+    for name in ("a", "b"):
+        log.append([Update(ad_id="ad-1", at=1, takedown=True)])
+        manifests.append(build(ads, bundles, tmp_path / name, log))
+    assert manifests[0].files == manifests[1].files
+    assert manifests[0].version != manifests[1].version
+
+
 def test_an_ad_that_moved_away_is_not_in_the_index(ads: Path, bundles: Path, tmp_path: Path) -> None:
     log = UpdateLog(tmp_path / "updates")
     log.append([Update(ad_id="ad-1", at=1, content=Content(scenario="standard", valid_from=LATEST))])
