@@ -15,7 +15,7 @@ help:
 	@echo "make test       the test suite"
 	@echo "make check      format, lint, types, import layers"
 	@echo "make test-slow  long kill, fuzz and quality runs"
-	@echo "make test-apt   the report page in a headless Chromium (apt-get install chromium); skipped without one"
+	@echo "make test-apt   what needs Debian packages: the report page in Chromium, Redis over TLS (chromium, redis-server, openssl)"
 	@echo "make bench      the benchmarks, each with its targets checked"
 	@echo "make test-gpu   tests that need a CUDA device        make bench-gpu  benchmarks that need one"
 	@echo "make clean      remove what the other targets made"
@@ -48,6 +48,10 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.heavy_alignment
 	$(BIN)/python -m benchmarks.distill_training --check
 	$(BIN)/python -m benchmarks.distill_quality --check
+	$(BIN)/python -m benchmarks.index_build --check
+	$(BIN)/python -m benchmarks.id_lookup --check
+	$(BIN)/python -m benchmarks.publish --check
+	$(BIN)/python -m benchmarks.retrieval_recall --check
 ifdef ADSIEVE_KUAIRAND
 	$(BIN)/python -m benchmarks.real_log "$(ADSIEVE_KUAIRAND)" --check
 	$(BIN)/python -m benchmarks.heavy_real_log "$(ADSIEVE_KUAIRAND)" --check
