@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
@@ -28,9 +27,8 @@ from contracts.layout import side_layout
 from contracts.progress import progress, tell
 from contracts.records import open_dataset
 from contracts.release import IndexManifest
-from indexing.arrays import map_array
 from indexing.attributes import ATTRIBUTES
-from indexing.blocks import BlockWriter, objective_heads
+from indexing.blocks import BlockWriter
 from indexing.catalog import Catalog, input_files
 from indexing.checkpoint import Progress, read_checkpoint, write_checkpoint
 from indexing.config import IndexConfig
@@ -40,7 +38,7 @@ from indexing.merge import UpdatesToMerge
 from indexing.overlay_content import ContentEmbedder
 from indexing.pipeline import embed_batches
 from indexing.plan import open_plan, plan_catalog
-from indexing.retrieval import RetrievalWriter
+from indexing.retrieval_build import build_retrieval
 from indexing.update_log import UpdateLog
 from indexing.work_directory import work_directory
 
@@ -48,7 +46,6 @@ EmbedBatches = Callable[[Catalog, AdEmbedder, Sequence[str], int, int], Iterator
 """As ``indexing.pipeline.embed_batches``: embeds the catalogue's ads, but for some at the beginning, in order."""
 
 Ads = str | Path | Sequence[str | Path]
-_ROWS = 65_536
 _FORMAT = 1
 """Of the work directory; another one is begun anew."""
 
@@ -249,7 +246,7 @@ class _Job:
         """Complete the files; the manifest comes last."""
         _remove_last_step(self.directory)
         blocks.finish(source=self.catalog.source)
-        retrieval = _build_retrieval(self.directory, self.bundle, self.embedder, self.config)
+        retrieval = build_retrieval(self.directory, self.bundle.schema, head_dim=self.embedder.head_dim)
         shift, warnings = self.embedder.report(done.counters)
         manifest = index_manifest(
             self.directory,
@@ -291,17 +288,3 @@ def _check_dropped(done: Progress, catalog: Catalog, config: IndexConfig) -> Non
             f"{config.max_dropped_share:.2%} are allowed (max_dropped_share): "
             f"{done.counters.faults or done.counters.dropped}"
         )
-
-
-def _build_retrieval(
-    directory: Path, bundle: Bundle, embedder: AdEmbedder, config: IndexConfig
-) -> dict[str, dict[str, Any]]:
-    """Make the block that finds ads from the blocks that hold them."""
-    blocks = {name: map_array(directory / f"{name}.npy") for name in ("vectors", "bias", "objectives", "bids")}
-    heads = np.array([*objective_heads(bundle.schema), 0])
-    writer = RetrievalWriter(directory / "retrieval", num_heads=blocks["bias"].shape[1], head_dim=embedder.head_dim)
-    for start in range(0, len(blocks["bias"]), _ROWS):
-        part = {name: block[start : start + _ROWS] for name, block in blocks.items()}
-        writer.append(part["vectors"], part["bias"], heads[part["objectives"]], part["bids"])
-    writer.finish()
-    return {}
