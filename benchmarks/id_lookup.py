@@ -8,7 +8,7 @@ all in memory show what the build's memory and the look-up do with size.
 
 All variants run in one process, in interleaved blocks: a block is one round of the batches (of Redis 6 of them), and
 there are 7 rounds, of which the first is not counted. Memory is that of processes of their own, after they looked up
-100,000 ids: private is what each worker adds, shared what all of them map once.
+100,000 ids: private is what each worker adds, shared the pages of files, which all of them map once.
 """
 
 import json
@@ -77,7 +77,7 @@ if way == "dict":
     texts = [text for at in range(0, len(reader), 50_000)
              for text in reader.ids(np.arange(at, min(at + 50_000, len(reader))))]
 del reader
-before = psutil.Process().memory_full_info()
+before = psutil.Process().memory_info()
 if way == "dict":
     texts_bytes = sum(map(sys.getsizeof, texts))
     rows = {text: row for row, text in enumerate(texts)}
@@ -86,9 +86,9 @@ else:
     texts_bytes = 0
     table = IdTable.open(Path(directory))
     found = table.lookup(asked)
-after = psutil.Process().memory_full_info()
-private = after.uss - before.uss
-print(json.dumps({"private": private + texts_bytes, "shared": after.rss - before.rss - private}))
+after = psutil.Process().memory_info()
+shared = after.shared - before.shared
+print(json.dumps({"private": after.rss - before.rss - shared + texts_bytes, "shared": shared}))
 """
 
 
