@@ -80,11 +80,11 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _serving_bundle(store: Path, scenario: str) -> Path | None:
+def _serving_bundle(store: str, scenario: str) -> Path | None:
     """The two-tower bundle that serves a scenario, for commands whose own package knows no store."""
-    from indexing.store import DirectoryStore
+    from indexing.cli_options import opened_store
 
-    releases = DirectoryStore(store)
+    releases = opened_store(store, None)
     current = releases.current(scenario)
     return None if current is None else releases.paths(current).two_tower
 

@@ -48,7 +48,7 @@ def publish(
             "gate.json of the bundle.",
         ),
     ] = None,
-    store: Store = Path("store"),
+    store: Store = "store",
     threads: Threads = 2,
     json: Json = False,
 ) -> None:

@@ -105,7 +105,7 @@ def train(
         bool | None, typer.Option("--tensorboard", help="Write losses and rates for TensorBoard into the run.")
     ] = None,
     warm_start: WarmStartOption = None,
-    store: Store = Path("store"),
+    store: Store = "store",
     json: Json = False,
 ) -> None:
     """Distil a student: the lowest KL to the teacher's scores on the latest requests wins.

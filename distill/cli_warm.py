@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 FRESH = "none"
 
-Serving = Callable[[Path, str], Path | None]
+Serving = Callable[[str, str], Path | None]
 """From a store and a scenario to the bundle that serves there. The front door knows stores; it hands this in as the
 object of the command's context."""
 
@@ -26,8 +26,12 @@ WarmStartOption = Annotated[
     ),
 ]
 Store = Annotated[
-    Path,
-    typer.Option(file_okay=False, envvar="ADSIEVE_STORE", help="Directory that holds the releases; asked what serves."),
+    str,
+    typer.Option(
+        metavar="DIRECTORY|URL",
+        envvar="ADSIEVE_STORE",
+        help="What holds the releases, a directory or the URL of a Redis server; asked what serves.",
+    ),
 ]
 
 
@@ -83,7 +87,7 @@ def _serving_source(path: Path | None, scenario: str, config: "DistillConfig") -
     return source, ""
 
 
-def serving_in(context: typer.Context, store: Path) -> Callable[[str], Path | None]:
+def serving_in(context: typer.Context, store: str) -> Callable[[str], Path | None]:
     """The bundle that serves a scenario in a store; none where no front door has told how to find it."""
     serving: Serving | None = context.obj
     return lambda scenario: None if serving is None else serving(store, scenario)

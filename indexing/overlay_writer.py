@@ -42,6 +42,10 @@ CONTENTS_AT_ONCE = 2048
 _BATCH = 512
 
 
+class OverlayTakenError(AdsieveError):
+    """Another process writes the overlay."""
+
+
 class OverlayWriter:
     """The one writer of an overlay; ``close`` it to let another process take over.
 
@@ -54,7 +58,8 @@ class OverlayWriter:
         capacity: Rows of a first overlay; a full one is replaced by a larger one.
 
     Raises:
-        AdsieveError: Another process writes this overlay, or the directory cannot be written.
+        OverlayTakenError: Another process writes this overlay.
+        AdsieveError: The directory cannot be written.
         ArtifactError: The log cannot be read, or the pin tower does not compute what it should.
     """
 
@@ -293,5 +298,5 @@ def _lock(directory: Path) -> int:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(handle)
-        raise AdsieveError(f"{directory}: another process writes this overlay") from error
+        raise OverlayTakenError(f"{directory}: another process writes this overlay") from error
     return handle

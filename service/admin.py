@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from contracts.errors import InputError, RequestError
+from indexing.stores import Store, open_store
 from service.body import read_body
 from service.follower import Follower
 from service.openapi import answers, body
@@ -38,7 +39,8 @@ def admin_router(follower: Follower, settings: Settings) -> APIRouter:
     async def rollback(request: Request) -> Response:
         require_token(request, token)
         wanted = decode(await read_body(request, MAX_BODY_BYTES), RollbackRequest)
-        return _json(await asyncio.to_thread(_roll_back, follower, wanted.scenario))
+        store = open_store(settings.store, local=settings.local)
+        return _json(await asyncio.to_thread(_roll_back, store, follower, wanted.scenario))
 
     @router.post(
         "/reload",
@@ -69,9 +71,9 @@ def require_token(request: Request, token: str | None) -> None:
         raise HttpProblem(401, "token", detail, headers={"WWW-Authenticate": "Bearer"})
 
 
-def _roll_back(follower: Follower, scenario: str) -> ServingRelease:
+def _roll_back(store: Store, follower: Follower, scenario: str) -> ServingRelease:
     try:
-        follower.store.rollback(scenario)
+        store.rollback(scenario)
     except InputError as error:
         raise RequestError(str(error), field="scenario") from error
     follower.poll(retry_failed=True)

@@ -104,7 +104,7 @@ class _Shown:
         found = np.empty(self._num_shown, object)
         for part, members in zip(scored, self._members, strict=True):
             rows = part.pool.rows[self._ranking.places[members]]
-            found[members] = part.release.index.id_table.ids(rows)
+            found[members] = part.release.live.ids(rows)
         return found.tolist()
 
     def _light(self) -> dict[str, np.ndarray]:

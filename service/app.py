@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 
-from indexing.store import DirectoryStore
+from indexing.stores import open_store
 from service.admin import admin_router
 from service.follower import Follower
 from service.health import health_router
@@ -27,19 +28,27 @@ def create_app(settings: Settings) -> FastAPI:
     ``app.state.follower`` is the ``Follower``, for whoever embeds the application.
     """
     telemetry = Telemetry()
-    follower = Follower(DirectoryStore(settings.store), settings, telemetry)
+    store = open_store(settings.store, local=settings.local)
+    follower = Follower(store.local, settings, telemetry)
     workers = Workers(settings.rank_threads)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         with workers:
-            following = asyncio.create_task(_follow(follower, settings.poll_interval_s))
+            tasks = [
+                asyncio.create_task(_repeat(follower.poll, settings.poll_interval_s)),
+                asyncio.create_task(_repeat(follower.apply_updates, settings.update_interval_s)),
+            ]
+            if store.local is not store:
+                refresh = partial(follower.attempt, "refresh", store.refresh)
+                tasks.append(asyncio.create_task(_repeat(refresh, settings.update_interval_s)))
             try:
                 yield
             finally:
-                following.cancel()
-                with suppress(asyncio.CancelledError):
-                    await following
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                follower.close()
 
     app = FastAPI(
         title="adsieve",
@@ -57,11 +66,11 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-async def _follow(follower: Follower, interval_s: float) -> None:
-    """Poll the store for ever; loading blocks a thread of its own, never the event loop."""
+async def _repeat(work: Callable[[], None], interval_s: float) -> None:
+    """Do something again and again for ever, in a thread of its own: it may block, the event loop may not."""
     while True:
         try:
-            await asyncio.to_thread(follower.poll)
+            await asyncio.to_thread(work)
         except Exception:
-            log.exception("the store could not be polled")
+            log.exception("%s failed", work)
         await asyncio.sleep(interval_s)

@@ -108,29 +108,20 @@ def retrieve(
     pools, start = [], 0
     num_fetched = math.ceil(num_wanted * settings.retrieval_overfetch)
     for loaded, embedding in zip(releases, embeddings, strict=True):
-        allowed = _allowed(loaded, excluded_advertisers, settings)
+        allowed = loaded.live.allowed(
+            servable=settings.inactive_ads == "drop",
+            with_bid=settings.missing_bids == "drop",
+            excluded_advertisers=excluded_advertisers,
+        )
         rows = loaded.retriever.rows(embedding, num_wanted, num_fetched, allowed)
-        bids = np.asarray(loaded.index.bids)[rows].astype(np.float64)
+        bids = loaded.live.bids(rows).astype(np.float64)
         usable = ~(bids < 0) & ~np.isinf(bids)
         rows, bids = rows[usable], bids[usable]
-        objectives = loaded.index_objectives[np.asarray(loaded.index.objectives)[rows]]
+        objectives = loaded.index_objectives[loaded.live.objectives(rows)]
         positions = np.arange(start, start + len(rows))
         start += len(rows)
         pools.append(Pool(positions=positions, rows=rows, bids=bids, objectives=objectives))
     return Resolved(pools=_fill_bids(pools, np.zeros(start, np.int8), settings), reasons=np.zeros(0, np.int8))
-
-
-def _allowed(loaded: LoadedRelease, excluded_advertisers: Sequence[str], settings: Settings) -> np.ndarray | None:
-    """Which ads may be retrieved, bool [A]; None where all may."""
-    masks = []
-    if settings.inactive_ads == "drop":
-        masks.append(loaded.active)
-    if settings.missing_bids == "drop" and loaded.has_bid.any():
-        masks.append(loaded.has_bid)
-    excluded = _excluded(loaded, excluded_advertisers)
-    if excluded is not None:
-        masks.append(~excluded)
-    return np.logical_and.reduce(masks) if masks else None
 
 
 def _mark_duplicates(ids: list[str], reasons: np.ndarray, settings: Settings) -> None:
@@ -160,7 +151,7 @@ def _lookup(ids: list[str], places: np.ndarray, loaded: LoadedRelease) -> np.nda
     if len(places) == 0:
         return np.zeros(0, np.int32)
     wanted = ids if len(places) == len(ids) else [ids[place] for place in places]
-    return loaded.index.id_table.lookup(wanted)
+    return loaded.live.lookup(wanted)
 
 
 def _mark_unknown(
@@ -191,24 +182,15 @@ def _mark_unservable(
     excluded_advertisers: Sequence[str],
     settings: Settings,
 ) -> None:
-    """Mark inactive ads and those of excluded advertisers."""
+    """Mark ads that must not be served now, and those of excluded advertisers."""
     places = np.flatnonzero(mine & (rows >= 0) & (reasons == Reason.KEPT))
     if settings.inactive_ads == "drop":
-        active = loaded.active[rows[places]]
-        reasons[places[~active]] = Reason.INACTIVE
-        places = places[active]
-    excluded = _excluded(loaded, excluded_advertisers, rows[places])
+        servable = loaded.live.servable(rows[places])
+        reasons[places[~servable]] = Reason.INACTIVE
+        places = places[servable]
+    excluded = loaded.live.excluded(excluded_advertisers, rows[places])
     if excluded is not None:
         reasons[places[excluded]] = Reason.FILTERED
-
-
-def _excluded(
-    loaded: LoadedRelease, advertisers: Sequence[str], rows: np.ndarray | slice = slice(None)
-) -> np.ndarray | None:
-    """Which of ``rows`` belong to one of ``advertisers``, bool; None where no ad of the index does."""
-    codes = loaded.index.advertiser_ids.lookup(list(advertisers)) if advertisers else np.zeros(0, np.int32)
-    codes = codes[codes >= 0]
-    return np.isin(loaded.index.advertisers[rows], codes) if len(codes) else None
 
 
 def _bids(
@@ -218,7 +200,7 @@ def _bids(
     bids = np.full(len(columns.ids), np.nan) if columns.bids is None else columns.bids.copy()
     for owner, loaded in enumerate(releases):
         places = np.flatnonzero((owners == owner) & (rows >= 0) & np.isnan(bids))
-        bids[places] = np.asarray(loaded.index.bids)[rows[places]]
+        bids[places] = loaded.live.bids(rows[places])
     return bids
 
 
@@ -244,7 +226,7 @@ def _objectives(
     names: list[str | None] | None, loaded: LoadedRelease, places: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:
     """Codes from the request, else from the index, else the default. [P]"""
-    stored = np.where(rows >= 0, np.asarray(loaded.index.objectives)[rows], -1)
+    stored = np.where(rows >= 0, loaded.live.objectives(rows), -1)
     codes = loaded.index_objectives[stored]
     if names is None:
         return codes

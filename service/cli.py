@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from indexing.cli_options import Local, Store
+
 if TYPE_CHECKING:
     import socket
 
     from service.api import RankResponse
     from service.settings import Settings
-
-Store = Annotated[
-    Path, typer.Option(file_okay=False, help="Directory of the release store, as `adsieve index publish` fills it.")
-]
 
 _IDS_PRINTED = 10
 """Of each reason to drop candidates."""
@@ -22,6 +20,7 @@ _IDS_PRINTED = 10
 
 def serve(
     store: Store,
+    local: Local = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all interfaces.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 8000,
     log_level: Annotated[
@@ -36,7 +35,7 @@ def serve(
     import logging
     import os
 
-    settings, listener = load_settings(store), listening(host, port)
+    settings, listener = load_settings(store, local), listening(host, port)
     # NumPy's BLAS reads this once, when it is first imported: below.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(settings.engine_threads))
     import faiss
@@ -54,9 +53,10 @@ def serve(
 def rank(
     request: Annotated[Path, typer.Argument(help="A file with the JSON body that POST /rank takes.")],
     store: Store,
+    local: Local = None,
     json: Annotated[bool, typer.Option("--json", help="Print the whole answer, as /rank gives it.")] = False,
 ) -> None:
-    """Rank one request without a server, with the releases that the store's pointers name now.
+    """Rank one request without a server, with the releases and updates that the store holds now.
 
     The answer is that of POST /rank under the same ADSIEVE_* variables.
     """
@@ -64,7 +64,7 @@ def rank(
 
     from service.wire import encode_response
 
-    response = rank_file(request, load_settings(store))
+    response = rank_file(request, load_settings(store, local))
     if json:
         sys.stdout.write(encode_response(response).decode() + "\n")
     else:
@@ -91,7 +91,7 @@ def listening(host: str, port: int) -> "socket.socket":
     return listener
 
 
-def load_settings(store: Path) -> "Settings":
+def load_settings(store: Path | str, local: Path | None = None) -> "Settings":
     """Settings from ``ADSIEVE_*`` variables; ConfigError names the variable, the value and what was expected."""
     import pydantic
 
@@ -99,7 +99,7 @@ def load_settings(store: Path) -> "Settings":
     from service.settings import Settings
 
     try:
-        return Settings(store=store)
+        return Settings(store=store, local=local)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         name = "ADSIEVE_" + "_".join(str(part) for part in first["loc"]).upper()
@@ -115,7 +115,7 @@ def rank_file(path: Path, settings: "Settings") -> "RankResponse":
         ArtifactError: A release cannot be loaded.
     """
     from contracts.errors import InputError, RequestError
-    from indexing.store import DirectoryStore
+    from indexing.cli_options import opened_store
     from service.deadline import Deadline
     from service.ranker import rank as rank_request
     from service.releases import load_snapshot
@@ -129,7 +129,8 @@ def rank_file(path: Path, settings: "Settings") -> "RankResponse":
         raise
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    snapshot = load_snapshot(DirectoryStore(settings.store), engine_threads=settings.engine_threads)
+    store = opened_store(str(settings.store), settings.local)
+    snapshot = load_snapshot(store.local, engine_threads=settings.engine_threads)
     if not snapshot.releases:
         raise InputError(f"{settings.store}: holds no release, publish one by `adsieve index publish`")
     timeout_ms = settings.timeout_ms if request.timeout_ms is None else request.timeout_ms

@@ -3,11 +3,12 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from contracts.release import Release
 from indexing.store import DirectoryStore
+from service.overlays import Overlays, overlay_root
 from service.releases import LoadedRelease, Snapshot, load_release
 from service.settings import Settings
 from service.telemetry import Telemetry
@@ -33,17 +34,19 @@ class Follower:
     while the current release is broken serves the newest older one that loads.
 
     Args:
-        store: Whose pointers are followed.
+        store: Whose pointers and updates are followed, on this host: the mirror of a Redis store.
         settings: Threads, policies, pauses.
         telemetry: Counts failures and shows what serves.
     """
 
     def __init__(self, store: DirectoryStore, settings: Settings, telemetry: Telemetry) -> None:
         self._store, self._settings, self._telemetry = store, settings, telemetry
+        self._overlays = Overlays(overlay_root(settings, store), store, wait_s=settings.update_wait_s)
         self._lock = threading.Lock()
         self._snapshot = Snapshot()
         self._loaded_at: dict[str, float] = {}
         self._failures: dict[str, Failure] = {}
+        self._faults: dict[str, Failure] = {}
         self._is_ready = False
 
     @property
@@ -58,6 +61,11 @@ class Follower:
     def failures(self) -> dict[str, Failure]:
         """Failures that still stand, by scenario."""
         return dict(self._failures)
+
+    @property
+    def faults(self) -> dict[str, Failure]:
+        """What stands against following the store's news, by what was being done: ``refresh``, ``updates``."""
+        return dict(self._faults)
 
     @property
     def loaded_at(self) -> dict[str, float]:
@@ -84,8 +92,41 @@ class Follower:
             self._failures.pop("", None)
             for scenario in scenarios:
                 self._follow(scenario, retry_failed)
+            self._renew_overlays()
             if scenarios and all(scenario in self._snapshot.releases for scenario in scenarios):
                 self._is_ready = True
+
+    def apply_updates(self) -> None:
+        """Bring new updates into effect, and tell of them; what serves goes on whatever happens."""
+        self.attempt("updates", self._overlays.apply)
+        for loaded in self._snapshot.releases.values():
+            self._telemetry.updated(loaded, self._store.update_log().end, self._overlays.faults(loaded.versions.index))
+
+    def attempt(self, what: str, work: Callable[[], None]) -> None:
+        """Do something that may fail without harm to what serves; a failure stands until the next success."""
+        try:
+            work()
+        except Exception as error:
+            if what not in self._faults or self._faults[what].error != f"{type(error).__name__}: {error}":
+                log.error("%s: %s", what, error)
+            self._telemetry.faults.labels(what).inc()
+            self._faults[what] = Failure(release_id="", error=f"{type(error).__name__}: {error}", at=time.time())
+        else:
+            self._faults.pop(what, None)
+
+    def close(self) -> None:
+        """Let another process of this host apply the updates."""
+        self._overlays.close()
+
+    def _renew_overlays(self) -> None:
+        """Open again what was replaced by its writer."""
+        for loaded in list(self._snapshot.releases.values()):
+            if loaded.live.is_retired:
+                live = self._overlays.reopen(loaded.index)
+                if live is not None:
+                    self._snapshot = self._snapshot.with_release(
+                        replace(loaded, live=live, retriever=loaded.retriever.over(live))
+                    )
 
     def _follow(self, scenario: str, retry_failed: bool) -> None:
         release_id = ""
@@ -122,6 +163,7 @@ class Follower:
             release,
             paths,
             serving=self._snapshot,
+            open_live=self._overlays.open,
             engine_threads=self._settings.engine_threads,
             heavy_engine=self._settings.heavy_engine,
             survivors=usual_survivors(self._settings.survivors),
@@ -135,6 +177,9 @@ class Follower:
         self._snapshot = self._snapshot.with_release(loaded)
         self._loaded_at[loaded.scenario] = time.time()
         self._telemetry.loaded(before, loaded, self._loaded_at[loaded.scenario])
+        self._overlays.keep(
+            {release.versions.index for release in self._snapshot.releases.values()}, self._named_indexes()
+        )
         log.info("scenario %s is served by release %s", loaded.scenario, loaded.release.release_id)
 
     def _fall_back(self, scenario: str) -> None:
@@ -144,6 +189,10 @@ class Follower:
                 return
             except Exception as error:
                 log.error("release %s of %s is refused too: %s", name, scenario, error)
+
+    def _named_indexes(self) -> set[str]:
+        """Versions of the indexes that a rollback can reach."""
+        return {release.index for scenario in self._store.scenarios() for release in self._store.list(scenario)}
 
     def _older(self, scenario: str) -> Sequence[str]:
         try:

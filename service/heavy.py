@@ -136,21 +136,20 @@ def _logits(chosen: Ranking, scored: Sequence[Scored], given: HeavyInput) -> np.
 
 
 def _ad_rows(chosen: Ranking, scored: Sequence[Scored]) -> Encoded:
-    """The survivors' encoded features, gathered from the index of each one's release."""
+    """The survivors' encoded features, gathered from the live index of each one's release."""
     parts, order = [], []
     for owner in np.unique(chosen.owners):
         members = np.flatnonzero(chosen.owners == owner)
         release, rows = scored[owner].release, scored[owner].pool.rows[chosen.places[members]]
-        block = release.index.heavy_ads
-        ids, floats = np.array(block.ids[rows]), np.array(block.floats[rows])
+        ads = release.live.heavy(rows)
         cold = rows < 0
         if cold.any():
-            ids[cold], floats[cold] = release.cold.encoded.ids, release.cold.encoded.floats
-        parts.append((ids, floats))
+            ads.ids[cold], ads.floats[cold] = release.cold.encoded.ids, release.cold.encoded.floats
+        parts.append(ads)
         order.append(members)
     back = np.argsort(np.concatenate(order))
-    ids = np.concatenate([part[0] for part in parts])[back]
-    floats = np.concatenate([part[1] for part in parts])[back]
+    ids = np.concatenate([part.ids for part in parts])[back]
+    floats = np.concatenate([part.floats for part in parts])[back]
     return Encoded(ids, floats)
 
 

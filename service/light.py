@@ -55,12 +55,13 @@ class Ranking:
 
 def score_pool(release: LoadedRelease, pool: Pool, query_embedding: np.ndarray) -> Scored:
     """Score every ad of a pool against one query embedding [H, D+2]."""
-    vectors, bias = release.index.vectors[pool.rows], release.index.bias[pool.rows]
+    pins = release.live.pins(pool.rows)
+    logits = score(query_embedding, pins.vectors, pins.bias, pins.scales)
     cold = pool.rows < 0
     if cold.any():
-        vectors, bias = np.array(vectors), np.array(bias)
-        vectors[cold], bias[cold] = release.cold.vectors, release.cold.bias
-    probabilities = sigmoid(score(query_embedding, vectors, bias))
+        pins = release.cold.pins
+        logits[cold] = score(query_embedding, pins.vectors, pins.bias, pins.scales)
+    probabilities = sigmoid(logits)
     utilities = pool.bids * release.objectives.probability(probabilities, pool.objectives)
     return Scored(release=release, pool=pool, probabilities=probabilities, utilities=utilities)
 

@@ -4,21 +4,25 @@ Shapes: A ads, H heads, D width of a head's vector.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
 
 import numpy as np
 
 from contracts.bundle import PARITY_FILE, Bundle, open_bundle
 from contracts.encoding import Encoded, Encoder
 from contracts.errors import ArtifactError, MismatchError
-from contracts.records import STATUSES
 from contracts.release import Release, check_pairing
 from contracts.schema import FeatureSchema
 from contracts.utility import ObjectiveColumns
 from heavy_ranker.serving import EXACT_ENGINE, HeavyServing
-from indexing.index import Index
-from indexing.store import DirectoryStore, ReleasePaths
+from indexing.index import Index, Pins
+from indexing.live import LiveIndex
+from indexing.overlay_writer import private_live_index
+from indexing.store import DirectoryStore
+from indexing.store_files import ReleasePaths
 from service.api import Versions
 from service.retrieval import Retriever
 from towers.serving import TwoTowerServing, split_pin_embedding
@@ -26,7 +30,9 @@ from towers.serving import TwoTowerServing, split_pin_embedding
 log = logging.getLogger(__name__)
 
 REQUESTS_FILE = "requests.jsonl"
-ACTIVE = STATUSES.index("active")
+
+OpenLive = Callable[[Index, Bundle, Bundle | None], LiveIndex]
+"""Puts the updates of the day over an index that these bundles, two-tower and heavy, belong to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +50,10 @@ class LoadedHeavy:
 class ColdAd:
     """An ad of which nothing is known, for the policy that scores unknown ads.
 
-    ``vectors`` [1, H * D] and ``bias`` [1, H] as in an index; ``encoded`` one row for the heavy ranker.
+    ``pins`` is one row as in an index, ``encoded`` one row for the heavy ranker.
     """
 
-    vectors: np.ndarray
-    bias: np.ndarray
+    pins: Pins
     encoded: Encoded | None
 
 
@@ -57,24 +62,32 @@ class LoadedRelease:
     """One release of one scenario, opened and paired. Never changes; a newer one replaces it.
 
     ``objectives`` gives the light head that an objective pays for, ``heavy_objectives``, with the same codes, the heavy
-    one; ``index_objectives`` turns the index's codes into these. ``active`` and ``has_bid`` are bool [A].
-    ``known_features`` are dotted names that any of its models reads from a request, such as ``query.watch.time``.
+    one; ``index_objectives`` turns the index's codes into these. ``live`` is the index with the updates of the day in
+    effect. ``known_features`` are dotted names that any of its models reads from a request, such as
+    ``query.watch.time``.
     """
 
     release: Release
     schema: FeatureSchema
     tower: TwoTowerServing
-    index: Index
+    live: LiveIndex
     heavy: LoadedHeavy | None
     objectives: ObjectiveColumns
     heavy_objectives: ObjectiveColumns
     index_objectives: np.ndarray
     cold: ColdAd
-    active: np.ndarray
-    has_bid: np.ndarray
     retriever: Retriever
     known_features: frozenset[str]
     warm_up_requests: tuple[bytes, ...]
+
+    @cached_property
+    def watermark(self) -> datetime:
+        """Latest moment of the catalogue that the index was built from, UTC."""
+        return datetime.fromisoformat(self.index.manifest.watermark)
+
+    @property
+    def index(self) -> Index:
+        return self.live.index
 
     @property
     def scenario(self) -> str:
@@ -104,6 +117,7 @@ def load_release(
     paths: ReleasePaths,
     *,
     serving: Snapshot,
+    open_live: OpenLive,
     engine_threads: int,
     heavy_engine: str = EXACT_ENGINE,
     survivors: Sequence[int] = (),
@@ -113,6 +127,7 @@ def load_release(
     Args:
         paths: Where the store keeps its bundles and its index.
         serving: What serves now; a heavy ranker that it already holds is shared.
+        open_live: Called once everything is checked; returns when the log of updates is in effect.
         engine_threads: Threads of one operator of one graph.
         heavy_engine: What runs the heavy ranker: the name of an engine, or ``auto``.
         survivors: Numbers of survivors that most requests have, for which an engine may prepare.
@@ -131,20 +146,18 @@ def load_release(
     heavy = _load_heavy(heavy_bundle, serving, engine_threads, heavy_engine, survivors) if heavy_bundle else None
     objectives = ObjectiveColumns(bundle.schema.objectives, bundle.schema.tasks)
     index_objectives = objectives.from_other(index.manifest.objectives)
-    active = np.asarray(index.status) == ACTIVE
+    live = open_live(index, bundle, heavy_bundle)
     return LoadedRelease(
         release=release,
         schema=bundle.schema,
         tower=tower,
-        index=index,
+        live=live,
         heavy=heavy,
         objectives=objectives,
         heavy_objectives=ObjectiveColumns(bundle.schema.objectives, heavy.tasks) if heavy else objectives,
         index_objectives=index_objectives,
         cold=_cold_ad(tower, heavy),
-        active=active,
-        has_bid=~np.isnan(index.bids),
-        retriever=Retriever(index, active, objectives, index_objectives[index.objectives]),
+        retriever=Retriever(live, objectives, index_objectives),
         known_features=_known_features(bundle.schema) | (_known_features(heavy.schema) if heavy else frozenset()),
         warm_up_requests=_saved_requests(bundle),
     )
@@ -178,7 +191,7 @@ def _load_heavy(
 
 def _cold_ad(tower: TwoTowerServing, heavy: LoadedHeavy | None) -> ColdAd:
     vectors, bias = split_pin_embedding(tower.embed_ads(_missing_row(tower.ad_encoder)))
-    return ColdAd(vectors=vectors, bias=bias, encoded=_missing_row(heavy.serving.ad_encoder) if heavy else None)
+    return ColdAd(pins=Pins(vectors, bias, None), encoded=_missing_row(heavy.serving.ad_encoder) if heavy else None)
 
 
 def _known_features(schema: FeatureSchema) -> frozenset[str]:
@@ -200,11 +213,22 @@ def _saved_requests(bundle: Bundle) -> tuple[bytes, ...]:
 
 
 def load_snapshot(store: DirectoryStore, *, engine_threads: int) -> Snapshot:
-    """Load the current release of every scenario of a store; the errors are those of ``load_release``."""
+    """Load the current release of every scenario of a store, with all updates of its log in effect.
+
+    The overlays are of this process alone and leave no file. The errors are those of ``load_release``.
+    """
     snapshot = Snapshot()
     for scenario in sorted(store.scenarios()):
         release = store.current(scenario)
         if release is not None:
-            loaded = load_release(release, store.paths(release), serving=snapshot, engine_threads=engine_threads)
+            loaded = load_release(
+                release,
+                store.paths(release),
+                serving=snapshot,
+                open_live=lambda index, two_tower, heavy: private_live_index(
+                    index, two_tower, heavy, store.update_log()
+                ),
+                engine_threads=engine_threads,
+            )
             snapshot = snapshot.with_release(loaded)
     return snapshot

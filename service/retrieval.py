@@ -9,11 +9,13 @@ ranks it by exact utility.
 Shapes: S ads of the sample, A ads of the index, H heads, D width of a head's vector.
 """
 
+from copy import copy
+
 import numpy as np
 
 from contracts.probability import sigmoid
 from contracts.utility import ObjectiveColumns, top_positions
-from indexing.index import Index
+from indexing.live import LiveIndex
 from towers.serving import score
 
 SAMPLE_SIZE = 2048
@@ -26,21 +28,26 @@ class Retriever:
     """Searches one index.
 
     Args:
-        index: Searched.
-        active: Which ads may be found unless a policy says otherwise, bool [A].
+        live: Searched. Its sample is of the ads that may be served now.
         objectives: Of the release.
-        codes: The objective of each ad, [A].
+        index_objectives: From the index's codes of objectives to those of the release.
     """
 
-    def __init__(self, index: Index, active: np.ndarray, objectives: ObjectiveColumns, codes: np.ndarray) -> None:
-        self._index, self._objectives = index, objectives
-        rows = np.flatnonzero(active)
+    def __init__(self, live: LiveIndex, objectives: ObjectiveColumns, index_objectives: np.ndarray) -> None:
+        self._live, self._objectives = live, objectives
+        rows = np.flatnonzero(live.servable(np.arange(len(live.index))))
         self._num_active = len(rows)
         if len(rows) > SAMPLE_SIZE:
             rows = np.sort(np.random.default_rng(SEED).choice(rows, SAMPLE_SIZE, replace=False))
-        self._vectors, self._bias, self._codes = index.vectors[rows].astype(np.float32), index.bias[rows], codes[rows]
-        bids = np.asarray(index.bids)[rows].astype(np.float64)
+        self._pins, self._codes = live.index.pins.take(rows), index_objectives[live.objectives(rows)]
+        bids = live.bids(rows).astype(np.float64)
         self._bids = np.where(np.isnan(bids), 1.0, np.clip(bids, 0, np.finfo(np.float32).max))
+
+    def over(self, live: LiveIndex) -> "Retriever":
+        """The same sample, searching an index whose overlay was replaced."""
+        other = copy(self)
+        other._live = live
+        return other
 
     def rows(
         self, query_embedding: np.ndarray, num_wanted: int, num_fetched: int, allowed: np.ndarray | None
@@ -56,11 +63,11 @@ class Retriever:
         slopes, offsets = self.tangents(query_embedding, num_wanted)
         asked = np.array(query_embedding)
         asked[:, -1] += offsets / slopes  # the search adds slope times this bias to every score of the head
-        return np.sort(self._index.search(asked, slopes, num_fetched, allowed))
+        return np.sort(self._live.search(asked, slopes, num_fetched, allowed))
 
     def tangents(self, query_embedding: np.ndarray, num_wanted: int) -> tuple[np.ndarray, np.ndarray]:
         """Slope and offset of each head's tangent, float32 [H]."""
-        logits = score(query_embedding, self._vectors, self._bias).astype(np.float64)
+        logits = score(query_embedding, self._pins.vectors, self._pins.bias, self._pins.scales).astype(np.float64)
         utilities = self._bids * self._objectives.probability(sigmoid(logits), self._codes)
         share = num_wanted / max(self._num_active, 1)
         best = top_positions(utilities, max(MIN_BEST, round(share * len(utilities))))

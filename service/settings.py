@@ -37,6 +37,14 @@ class Settings(BaseSettings):
         unknown_features: ``warn`` in the answer and ignore, or ``refuse`` the request.
         missing_features: Use the trained ``default`` silently, or also ``warn``, or ``refuse`` the request.
 
+    Updates and stores:
+        store: A directory, or the URL of a Redis server (``redis://``, ``rediss://``, ``unix://``).
+        local: Directory for what this host keeps: the overlays of updates, and the mirror of a Redis store. By
+            default ``hosts/<name of the host>`` in a directory store, a folder of the user's cache for Redis.
+        update_interval_s: How often new updates are brought into effect, and a Redis store is asked for news.
+        update_wait_s: How long a release that is loaded waits for another process to bring its updates into effect.
+        max_index_age_h: Answers from an index whose watermark is older carry a warning; None is no limit.
+
     Work:
         rank_threads: Requests ranked at the same time.
         engine_threads: Threads of one operator of one graph.
@@ -50,7 +58,8 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="ADSIEVE_", frozen=True, extra="forbid")
 
-    store: Path
+    store: Path | str
+    local: Path | None = None
 
     max_body_bytes: Count = 16 << 20
     max_candidates: Count = 100_000
@@ -75,6 +84,9 @@ class Settings(BaseSettings):
         "auto"
     )
     retrieval_overfetch: Annotated[float, Field(ge=1, le=1_000)] = 4.0
+    update_interval_s: Annotated[float, Field(gt=0, le=86_400)] = 0.5
+    update_wait_s: Annotated[float, Field(ge=0, le=86_400)] = 60.0
+    max_index_age_h: Annotated[float, Field(gt=0, le=87_600)] | None = None
     poll_interval_s: Annotated[float, Field(gt=0, le=86_400)] = 1.0
     failed_retry_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     admin_token: SecretStr | None = None

@@ -21,8 +21,19 @@ class RefusedRelease(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands against following the news of the store. ``at`` is Unix time."""
+
+    what: str
+    error: str
+    at: float
+
+
 class ServingRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """What serves one scenario, and what its pointer names: another one while that loads or where it was refused."""
+    """What serves one scenario, and what its pointer names: another one while that loads or where it was refused.
+
+    ``update`` is the number of the last update in effect, ``overlay_rows`` the new and changed ads beside the index.
+    """
 
     scenario: str
     release_id: str | None
@@ -31,43 +42,52 @@ class ServingRelease(msgspec.Struct, frozen=True, kw_only=True):
     index: str | None
     num_ads: int
     watermark: str | None
+    update: int | None
+    overlay_rows: int
     loaded_at: float | None
     current: str | None
     available: list[str]
 
 
 class Releases(msgspec.Struct, frozen=True, kw_only=True):
-    """All scenarios of the store, and the releases that were refused."""
+    """All scenarios of the store, the releases that were refused, and faults in following the store."""
 
     serving: list[ServingRelease]
     refused: list[RefusedRelease]
+    faults: list[Fault]
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether requests are answered; a refused release is told here even while an older one serves."""
+    """Whether requests are answered; refused releases and faults are told here even while an older release serves."""
 
     ready: bool
     serving: dict[str, str]
     refused: list[RefusedRelease]
+    faults: list[Fault]
 
 
 def readiness(follower: Follower) -> Readiness:
     """What the process serves, without asking the store."""
     serving = {name: loaded.release.release_id for name, loaded in follower.snapshot.releases.items()}
-    return Readiness(ready=follower.is_ready, serving=serving, refused=_refused(follower.failures))
+    return Readiness(
+        ready=follower.is_ready, serving=serving, refused=_refused(follower.failures), faults=_faults(follower)
+    )
 
 
 def releases(follower: Follower) -> Releases:
     """What the process serves beside what the store holds; reads the store."""
     scenarios = sorted({*follower.store.scenarios(), *follower.snapshot.releases})
     return Releases(
-        serving=[serving_release(follower, scenario) for scenario in scenarios], refused=_refused(follower.failures)
+        serving=[serving_release(follower, scenario) for scenario in scenarios],
+        refused=_refused(follower.failures),
+        faults=_faults(follower),
     )
 
 
 def serving_release(follower: Follower, scenario: str) -> ServingRelease:
     """One scenario; reads the store."""
     loaded = follower.snapshot.releases.get(scenario)
+    position = loaded.live.position if loaded else None
     current: Release | None = follower.store.current(scenario)
     return ServingRelease(
         scenario=scenario,
@@ -77,6 +97,8 @@ def serving_release(follower: Follower, scenario: str) -> ServingRelease:
         index=loaded.release.index if loaded else None,
         num_ads=loaded.index.manifest.num_ads if loaded else 0,
         watermark=loaded.index.manifest.watermark if loaded else None,
+        update=position.seq if position else None,
+        overlay_rows=loaded.live.num_rows - len(loaded.index) if loaded else 0,
         loaded_at=follower.loaded_at.get(scenario),
         current=current.release_id if current else None,
         available=[release.release_id for release in follower.store.list(scenario)],
@@ -88,3 +110,7 @@ def _refused(failures: dict[str, Failure]) -> list[RefusedRelease]:
         RefusedRelease(scenario=scenario, release_id=failure.release_id, error=failure.error, at=failure.at)
         for scenario, failure in failures.items()
     ]
+
+
+def _faults(follower: Follower) -> list[Fault]:
+    return [Fault(what=what, error=failure.error, at=failure.at) for what, failure in sorted(follower.faults.items())]

@@ -1,7 +1,10 @@
 """What the service counts, for Prometheus, in a registry of its own."""
 
+from collections.abc import Mapping
+
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from contracts.release import UpdatePosition
 from service.api import Dropped, RankResponse
 from service.ranker import Outcome
 from service.releases import LoadedRelease
@@ -58,6 +61,34 @@ class Telemetry:
             registry=registry,
         )
 
+        self.faults = Counter(
+            "adsieve_follow_failures",
+            "Times that a store could not be refreshed or updates not be applied.",
+            ["what"],
+            registry=registry,
+        )
+        self.update_position = Gauge(
+            "adsieve_update_position", "Number of the last update in effect.", ["scenario"], registry=registry
+        )
+        self.updates_waiting = Gauge(
+            "adsieve_updates_waiting", "Updates of the log that are not in effect yet.", ["scenario"], registry=registry
+        )
+        self.overlay_rows = Gauge(
+            "adsieve_overlay_rows", "New and changed ads beside the index.", ["scenario"], registry=registry
+        )
+        self.content_dropped = Gauge(
+            "adsieve_content_dropped",
+            "New and changed ads that could not be embedded, since this process applies them.",
+            ["scenario"],
+            registry=registry,
+        )
+        self.index_watermark = Gauge(
+            "adsieve_index_watermark_timestamp_seconds",
+            "Latest moment of the catalogue in the serving index, Unix time.",
+            ["scenario"],
+            registry=registry,
+        )
+
     def observe(self, outcome: Outcome) -> None:
         """Count one ranked request."""
         response = outcome.response
@@ -81,6 +112,16 @@ class Telemetry:
         if before is not None:
             self.release_loaded.remove(*_release_labels(before))
         self.release_loaded.labels(*_release_labels(after)).set(at)
+        self.index_watermark.labels(after.scenario).set(after.watermark.timestamp())
+
+    def updated(self, loaded: LoadedRelease, end: UpdatePosition | None, faults: Mapping[str, int]) -> None:
+        """Note how far the updates of the day are in effect."""
+        position = loaded.live.position
+        seq = 0 if position is None else position.seq
+        self.update_position.labels(loaded.scenario).set(seq)
+        self.updates_waiting.labels(loaded.scenario).set(0 if end is None else max(0, end.seq - seq))
+        self.overlay_rows.labels(loaded.scenario).set(loaded.live.num_rows - len(loaded.index))
+        self.content_dropped.labels(loaded.scenario).set(sum(faults.values()))
 
     def exposition(self) -> tuple[bytes, str]:
         """The text that Prometheus reads, and its content type."""

@@ -22,6 +22,7 @@ from contracts.schema import Feature, FeatureSchema, SequenceField, Table
 from engines.onnxruntime_cpu import OnnxRuntimeEngine
 from heavy_ranker.serving import HeavyServing
 from indexing.config import IndexConfig
+from indexing.live import LiveIndex
 from indexing.nightly import build_index
 from indexing.store import DirectoryStore
 from service.releases import Snapshot, load_snapshot
@@ -392,3 +393,9 @@ def make_settings(world: World) -> Settings:
 def snapshot(world: World) -> Snapshot:
     """What serves ``world``."""
     return load_snapshot(world.store, engine_threads=1)
+
+
+@pytest.fixture(scope="session")
+def as_built() -> Callable[..., LiveIndex]:
+    """Opens an index without any update."""
+    return lambda index, two_tower, heavy: LiveIndex(index, two_tower.schema)

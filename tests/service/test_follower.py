@@ -68,13 +68,13 @@ def test_a_release_whose_heavy_ranker_fails_does_not_serve(snapshot, settings):
         warm_up(dataclasses.replace(loaded, heavy=heavy), settings)
 
 
-def test_a_release_that_names_other_versions_than_the_store_holds_is_refused(world, snapshot):
+def test_a_release_that_names_other_versions_than_the_store_holds_is_refused(world, snapshot, as_built):
     release, other = world.store.current("shopping"), world.store.current("standard")
     with pytest.raises(MismatchError):
-        load_release(release, world.store.paths(other), serving=snapshot, engine_threads=1)
+        load_release(release, world.store.paths(other), serving=snapshot, open_live=as_built, engine_threads=1)
     changed = msgspec.structs.replace(release, heavy="heavy-x")
     with pytest.raises(MismatchError, match=r"names the versions .*heavy-x.*, the store holds"):
-        load_release(changed, world.store.paths(release), serving=snapshot, engine_threads=1)
+        load_release(changed, world.store.paths(release), serving=snapshot, open_live=as_built, engine_threads=1)
 
 
 def test_a_failed_release_is_tried_again_only_after_its_pause(own_world, own_settings):

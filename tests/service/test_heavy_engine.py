@@ -11,10 +11,10 @@ from service.settings import Settings
 
 
 @pytest.mark.parametrize("engine", ["auto", "openvino_fp32"])
-def test_a_release_is_served_by_the_engine_of_the_settings(world, snapshot, engine):
+def test_a_release_is_served_by_the_engine_of_the_settings(world, snapshot, as_built, engine):
     release = world.store.current("standard")
     paths = world.store.paths(release)
-    loaded = load_release(release, paths, serving=Snapshot(), engine_threads=1, heavy_engine=engine)
+    loaded = load_release(release, paths, serving=Snapshot(), open_live=as_built, engine_threads=1, heavy_engine=engine)
     exact = snapshot.releases["standard"].heavy.serving
     heavy = loaded.heavy.serving
     assert exact.engine == "onnxruntime_cpu"

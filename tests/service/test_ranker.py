@@ -129,7 +129,7 @@ class Reference:
             bias = loaded.index.bias[row].astype(np.float64)
         else:
             pin = loaded.tower.embed_ads(self.encode_ad(loaded.tower.ad_encoder, {}))[0]
-            vector = pin[:, :-2].astype(loaded.index.vectors.dtype).astype(np.float64)  # as the index would hold it
+            vector = pin[:, :-2].astype(np.float64)  # of no index, so not rounded
             bias = pin[:, -2]
         width = vector.shape[1]
         logits = [

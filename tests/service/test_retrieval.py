@@ -55,9 +55,9 @@ def test_a_small_index_is_found_whole(world, snapshot, settings, example_query):
 def test_only_allowed_rows_are_found(snapshot):
     loaded = snapshot.releases["standard"]
     embedding = np.random.default_rng(6).normal(size=(2, 6)).astype(np.float32)
-    rows = loaded.retriever.rows(embedding, 10, 40, loaded.active)
+    rows = loaded.retriever.rows(embedding, 10, 40, loaded.live.allowed())
     assert len(rows) == 40
-    assert loaded.active[rows].all()
+    assert loaded.live.servable(rows).all()
     assert (np.diff(rows) > 0).all()
 
 

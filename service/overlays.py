@@ -1,0 +1,172 @@
+"""Keeps what this host's processes know of the updates of the day: one overlay for each index that serves.
+
+Each overlay has one writer among the processes of the host: whichever takes its lock first. The others map what it
+writes, and take over when it is gone. An index is only handed out once the log, as it ended when it was opened, is in
+effect in it: so no release that is published or rolled back to begins to serve without its takedowns.
+"""
+
+import logging
+import shutil
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.artifact import is_name
+from contracts.bundle import Bundle
+from contracts.errors import AdsieveError
+from contracts.release import UpdatePosition
+from indexing.index import Index
+from indexing.live import LiveIndex
+from indexing.overlay_writer import OverlayTakenError, OverlayWriter
+from indexing.store import DirectoryStore
+from service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+FOLDER = "overlays"
+HOSTS = "hosts"
+
+_PAUSE_S = 0.02
+
+
+@dataclass
+class _Overlay:
+    """One index, its bundles, and this process's writer where it is the one that writes."""
+
+    index: Index
+    two_tower: Bundle
+    heavy: Bundle | None
+    directory: Path
+    lock: threading.Lock
+    writer: OverlayWriter | None = None
+
+
+class Overlays:
+    """The overlays of the indexes that one process serves.
+
+    Args:
+        root: Directory of all overlays of this host.
+        store: The local store whose log is followed.
+        wait_s: How long :meth:`open` waits for another process to bring the log into effect.
+    """
+
+    def __init__(self, root: Path, store: DirectoryStore, *, wait_s: float) -> None:
+        self._root, self._store, self._wait_s = root, store, wait_s
+        self._overlays: dict[str, _Overlay] = {}
+
+    def open(self, index: Index, two_tower: Bundle, heavy: Bundle | None) -> LiveIndex:
+        """The index with the log in effect as it ends now.
+
+        Where the overlay cannot be written and the log is empty, the index is as it was built.
+
+        Raises:
+            AdsieveError: The log is not in effect after ``wait_s``, or the overlay cannot be written.
+            ArtifactError: The log cannot be read.
+        """
+        version = index.manifest.version
+        overlay = self._overlays.get(version)
+        if overlay is None:
+            overlay = _Overlay(index, two_tower, heavy, self._root / version, threading.Lock())
+            self._overlays[version] = overlay
+        end = self._store.update_log().end
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            try:
+                self._apply(overlay)
+            except AdsieveError as error:
+                if end is None:
+                    log.warning("updates will not come into effect: %s", error)
+                    return LiveIndex(index, two_tower.schema)
+                raise
+            live = LiveIndex.open(index, two_tower.schema, overlay.directory)
+            if live is not None and _has_reached(live.position, end):
+                return live
+            if overlay.writer is None and time.monotonic() > deadline:
+                break
+            time.sleep(_PAUSE_S)
+        raise AdsieveError(
+            f"{overlay.directory}: the updates up to {end.seq if end else 0} are not in effect after "
+            f"{self._wait_s:g} s; another process of this host writes there"
+        )
+
+    def reopen(self, index: Index) -> LiveIndex | None:
+        """The overlay that took the place of one that is retired; None where it is not there yet."""
+        overlay = self._overlays.get(index.manifest.version)
+        return None if overlay is None else LiveIndex.open(index, overlay.two_tower.schema, overlay.directory)
+
+    def apply(self) -> None:
+        """Bring new updates into effect where this process writes, or where nobody does any more.
+
+        Raises:
+            AdsieveError: After all others were tried: one could not be written, or the log cannot be read.
+        """
+        failed: AdsieveError | None = None
+        for overlay in list(self._overlays.values()):
+            try:
+                self._apply(overlay)
+            except AdsieveError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    def faults(self, version: str) -> dict[str, int]:
+        """Content that was left out by this process, by fault."""
+        overlay = self._overlays.get(version)
+        return overlay.writer.faults if overlay is not None and overlay.writer is not None else {}
+
+    def keep(self, serving: set[str], kept: set[str]) -> None:
+        """Let go of the indexes that serve no longer, and remove the overlays of those that no release names.
+
+        What is mapped by a request in flight stays readable.
+        """
+        for version in [version for version in self._overlays if version not in serving]:
+            overlay = self._overlays.pop(version)
+            with overlay.lock:
+                if overlay.writer is not None:
+                    overlay.writer.close()
+        with suppress(FileNotFoundError):
+            for directory in self._root.iterdir():
+                if directory.name not in serving | kept and is_name(directory.name):
+                    shutil.rmtree(directory, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let other processes write."""
+        for overlay in self._overlays.values():
+            with overlay.lock:
+                if overlay.writer is not None:
+                    overlay.writer.close()
+        self._overlays = {}
+
+    def _apply(self, overlay: _Overlay) -> None:
+        with overlay.lock:
+            if overlay.writer is None and not self._take_over(overlay):
+                return
+            while overlay.writer is not None and overlay.writer.apply_pending():
+                pass
+
+    def _take_over(self, overlay: _Overlay) -> bool:
+        try:
+            overlay.writer = OverlayWriter(
+                overlay.index, overlay.two_tower, overlay.heavy, self._store.update_log(), overlay.directory
+            )
+        except OverlayTakenError:
+            return False
+        log.info("this process applies the updates of %s", overlay.index.manifest.version)
+        return True
+
+
+def overlay_root(settings: Settings, store: DirectoryStore) -> Path:
+    """Directory of all overlays of this host; several hosts may share the directory of a store."""
+    if settings.local is not None:
+        return settings.local / FOLDER
+    host = socket.gethostname()
+    return store.root / HOSTS / (host if is_name(host) else "localhost") / FOLDER
+
+
+def _has_reached(position: UpdatePosition | None, end: UpdatePosition | None) -> bool:
+    if end is None:
+        return True
+    return position is not None and position.log == end.log and position.seq >= end.seq
