@@ -110,8 +110,22 @@ def rank(
         degraded=degraded,
         notes=notes,
     )
-    response = build_response(request, result, notes.warnings(settings), watch.timing)
+    warnings = [*notes.warnings(settings), *_age_warnings(releases, settings)]
+    response = build_response(request, result, warnings, watch.timing)
     return Outcome(response=response, num_candidates=result.num_candidates, notes=notes)
+
+
+def _age_warnings(releases: Sequence[LoadedRelease], settings: Settings) -> list[str]:
+    """One for each index whose catalogue is older than the settings allow."""
+    if settings.max_index_age_h is None:
+        return []
+    now, limit = datetime.now(UTC), timedelta(hours=settings.max_index_age_h)
+    return [
+        f"the index of {loaded.scenario} is of {loaded.watermark.isoformat()}, "
+        f"older than {settings.max_index_age_h:g} hours (max_index_age_h)"
+        for loaded in releases
+        if now - loaded.watermark > limit
+    ]
 
 
 def _columns(request: RankRequest, settings: Settings) -> CandidateColumns | None:

@@ -244,3 +244,11 @@ def test_answers_equal_the_reference(seed, world, artifacts, snapshot, settings,
 
 def assert_columns(columns, rows):
     np.testing.assert_allclose(np.transpose([columns["click"], columns["conversion"]]), np.reshape(rows, (-1, 2)), 2e-5)
+
+
+def test_an_index_that_is_too_old_is_told_of(snapshot, settings):
+    body = {"scenario": "shopping", "query": {"country": "DE"}, "candidates": []}
+    assert answer(body, snapshot, settings.model_copy(update={"max_index_age_h": 87_600.0})).warnings == []
+    (warning,) = answer(body, snapshot, settings.model_copy(update={"max_index_age_h": 0.001})).warnings
+    watermark = snapshot.releases["shopping"].index.manifest.watermark
+    assert warning == f"the index of shopping is of {watermark}, older than 0.001 hours (max_index_age_h)"
