@@ -11,6 +11,8 @@ from contracts.console import Json, print_json, utc_time
 from indexing.cli_options import Heavy, Local, TwoTower
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from contracts.release import IndexManifest
     from indexing.config import IndexConfig
     from indexing.nightly import EmbedBatches
@@ -149,6 +151,8 @@ def print_summary(manifest: "IndexManifest", summary: dict[str, Any]) -> None:
         f"  {summary['seconds']:.1f} s, {summary['ads_per_s']:,.0f} ads/s by {manifest.engine}, "
         f"{summary['bytes'] / 1e6:,.1f} MB, at most {summary['peak_memory_bytes'] / 1e6:,.0f} MB of memory"
     )
+    for line in retrieval_lines(manifest.retrieval):
+        print(f"  {line}")
     if manifest.updates is not None:
         print(f"  {manifest.catalog['merged']:,} ads from updates up to number {manifest.updates.seq:,}")
     for fault, count in manifest.faults.items():
@@ -160,6 +164,16 @@ def print_summary(manifest: "IndexManifest", summary: dict[str, Any]) -> None:
                 print(f"  {model} {what}: {', '.join(shares)}")
     for warning in manifest.warnings:
         print(f"  warning: {warning}")
+
+
+def retrieval_lines(retrieval: "Mapping[str, Mapping[str, Any]]") -> list[str]:
+    """One line for each head: how the ads that pay for it are searched.
+
+    Example:
+        >>> retrieval_lines({"click": {"kind": "flat", "ads": 1200}})
+        ['retrieval of click: flat, 1,200 ads']
+    """
+    return [f"retrieval of {head}: {told['kind']}, {told['ads']:,} ads" for head, told in retrieval.items()]
 
 
 def _on_ray(parts: "_Parts", precision: str, address: str | None, actors: int) -> "EmbedBatches":
