@@ -114,7 +114,7 @@ class AdEmbedder:
         Args:
             ads: Columns ``ad_id``, ``valid_from``, those of :attr:`columns`, and those of the attributes that exist.
             source: File, for messages.
-            check_loss: Measure what the precision costs, and refuse too much; of a few ads that tells nothing.
+            check_loss: Measure what the precision costs, and refuse too large an error; who merges judges the order.
 
         Raises:
             LogError: A column has a type that a feature cannot read, or a value is unknown.
@@ -159,7 +159,7 @@ class AdEmbedder:
     def _loss(
         self, ads: Encoded, stored: tuple[np.ndarray, np.ndarray, np.ndarray | None], usable: np.ndarray, source: str
     ) -> PrecisionLoss:
-        """What the vectors of some of the ads lose; ArtifactError where it is too much."""
+        """What the vectors of some of the ads lose; ArtifactError where an error is too large."""
         rows = spread_rows(usable, CHECKED_ADS)
         if not len(rows):
             return NO_LOSS
@@ -168,7 +168,7 @@ class AdEmbedder:
         queries = self.queries[:: -(-len(self.queries) // CHECKED_QUERIES)]
         of_exact, of_stored = (sigmoid(np.stack([score(query, *pins) for query in queries])) for pins in (exact, taken))
         loss = precision_loss(of_exact, of_stored)
-        loss.check(self._precision, source=source)
+        loss.check_error(self._precision, source=source)
         return loss
 
     def _stored(

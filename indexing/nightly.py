@@ -230,6 +230,7 @@ class _Job:
                 batch = _with_updates(embedded, catalog)
                 blocks.append(batch)
                 done = done.after(batch, num_advertisers=blocks.num_advertisers)
+                done.counters.precision.check_order(self.config.precision, source=catalog.source)
                 if done.num_read - saved >= self.config.checkpoint_ads:
                     self._save(blocks, done)
                     saved = done.num_read

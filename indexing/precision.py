@@ -2,7 +2,9 @@
 
 A few ads of each batch, evenly spread, are embedded again by the exact engine in fp32. Their probabilities with the
 saved requests of the bundle are compared with those that the stored vectors give: what the engine's rounding and the
-vectors' precision do together. A batch outside the limits stops the build.
+vectors' precision do together. An error outside its limit stops the build at once, however few ads there are. Order and
+best ads are means over all that was compared so far and stop it only from ``ENOUGH_ADS`` on: of a few ads that
+happen to be near one another, any rounding changes the order.
 
 Shapes: R requests, A ads, H heads, D width of a head's vector.
 """
@@ -18,6 +20,8 @@ from engines.rank_correlation import rank_correlation
 
 CHECKED_ADS, CHECKED_QUERIES = 16, 16
 """Ads of each batch, and at most so many saved requests."""
+ENOUGH_ADS = 256
+"""Ads compared from which on order and best ads are judged: those of 16 whole batches."""
 TOP = 4
 """The best ads of a request among those checked."""
 NEGLIGIBLE = 1e-6
@@ -43,12 +47,12 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class PrecisionLoss:
-    """What was measured on some ads; that of two sets of ads is the worse of both, and the mean overlap.
+    """What was measured on some ads; of two sets of ads the larger error, and the means by number of ads of the rest.
 
     Args:
         ads: Ads compared.
         error: Largest error of a probability.
-        rank_correlation: Smallest of a batch, over all its pairs, of a head.
+        rank_correlation: Mean over batches of that of all pairs of a batch, by the head where it is smallest.
         top_overlap: Mean share of a request's ``TOP`` ads, by a head, that are among its exact ``TOP``.
     """
 
@@ -60,22 +64,29 @@ class PrecisionLoss:
     def merge(self, other: "PrecisionLoss") -> "PrecisionLoss":
         """The loss over both sets of ads."""
         ads = self.ads + other.ads
-        overlap = (self.ads * self.top_overlap + other.ads * other.top_overlap) / ads if ads else 1.0
+        if not ads:
+            return NO_LOSS
+        share = other.ads / ads
         return PrecisionLoss(
             ads,
             max(self.error, other.error),
-            min(self.rank_correlation, other.rank_correlation),
-            overlap,
+            self.rank_correlation + share * (other.rank_correlation - self.rank_correlation),
+            self.top_overlap + share * (other.top_overlap - self.top_overlap),
         )
 
-    def check(self, precision: str, *, source: str) -> None:
-        """Refuse what is outside the limits of a precision; ArtifactError names figure and limit."""
-        limit = LIMITS[precision]
-        found = f"{source}: with vectors in {precision}"
+    def check_error(self, precision: str, *, source: str) -> None:
+        """Refuse an error outside the limit of a precision, of any number of ads; ArtifactError names both."""
+        limit, found = LIMITS[precision], f"{source}: with vectors in {precision}"
         if not self.error <= limit.error:  # NaN fails
             raise ArtifactError(
                 f"{found}, a probability is {self.error:.3g} from the exact one, allowed {limit.error:.3g}; {_WAY_OUT}"
             )
+
+    def check_order(self, precision: str, *, source: str) -> None:
+        """Refuse a lost order of ``ENOUGH_ADS`` or more; ArtifactError names figure and limit."""
+        if self.ads < ENOUGH_ADS:
+            return
+        limit, found = LIMITS[precision], f"{source}: with vectors in {precision}"
         if self.error > NEGLIGIBLE and not self.rank_correlation >= limit.rank_correlation:
             raise ArtifactError(
                 f"{found}, ads have rank correlation {self.rank_correlation:.6g} with the exact order, "

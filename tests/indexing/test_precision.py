@@ -11,7 +11,15 @@ from contracts.bundle import open_bundle
 from contracts.errors import ArtifactError
 from indexing import precision
 from indexing.embed import AdEmbedder
-from indexing.precision import NO_LOSS, TOP, PrecisionLimit, PrecisionLoss, precision_loss, spread_rows
+from indexing.precision import (
+    ENOUGH_ADS,
+    NO_LOSS,
+    TOP,
+    PrecisionLimit,
+    PrecisionLoss,
+    precision_loss,
+    spread_rows,
+)
 from towers.serving import TwoTowerServing, quantise_vectors, score, split_pin_embedding
 
 
@@ -78,9 +86,9 @@ def test_ads_of_equal_probability_are_equally_good() -> None:
     assert precision_loss(exact, exact + np.linspace(0, 1e-9, 10)[None, :, None]).top_overlap == 1.0
 
 
-def test_losses_merge_to_the_worse_and_the_mean_overlap() -> None:
+def test_losses_merge_to_the_larger_error_and_the_means() -> None:
     merged = PrecisionLoss(10, 0.1, 0.99, 1.0).merge(PrecisionLoss(30, 0.2, 0.999, 0.8)).merge(NO_LOSS)
-    assert merged == PrecisionLoss(40, 0.2, 0.99, pytest.approx(0.85))
+    assert merged == PrecisionLoss(40, 0.2, pytest.approx(0.99675), pytest.approx(0.85))
 
 
 @pytest.mark.parametrize(
@@ -88,18 +96,38 @@ def test_losses_merge_to_the_worse_and_the_mean_overlap() -> None:
     [
         (PrecisionLoss(16, 0.5, 1.0, 1.0), r"ads: with vectors in int8, a probability is 0\.5 from .*, allowed 0\.02"),
         (PrecisionLoss(16, float("nan"), 1.0, 1.0), "a probability is nan from the exact one"),
-        (PrecisionLoss(16, 0.01, 0.9, 1.0), r"rank correlation 0\.9 with the exact order, wanted 0\.998"),
-        (PrecisionLoss(16, 0.01, 1.0, 0.5), r"0\.500 of the exact top 4 ads are found, wanted 0\.900; choose another"),
+        (PrecisionLoss(ENOUGH_ADS, 0.01, 0.9, 1.0), r"rank correlation 0\.9 with the exact order, wanted 0\.998"),
+        (
+            PrecisionLoss(ENOUGH_ADS, 0.01, 1.0, 0.5),
+            r"0\.500 of the exact top 4 ads are found, wanted 0\.900; choose another",
+        ),
     ],
 )
 def test_what_is_outside_the_limits_is_refused_with_figure_and_limit(loss: PrecisionLoss, message: str) -> None:
     with pytest.raises(ArtifactError, match=message):
-        loss.check("int8", source="ads")
-    PrecisionLoss(16, 0.01, 0.999, 0.95).check("int8", source="ads")
+        judge(loss, "int8")
+    judge(PrecisionLoss(ENOUGH_ADS, 0.01, 0.999, 0.95), "int8")
 
 
 def test_the_order_of_ads_that_are_equal_but_for_rounding_is_not_judged() -> None:
-    PrecisionLoss(16, 1e-8, 0.2, 1.0).check("fp16", source="ads")
+    judge(PrecisionLoss(ENOUGH_ADS, 1e-8, 0.2, 1.0), "fp16")
+
+
+def test_the_order_of_a_few_ads_is_judged_with_all_others() -> None:
+    few = PrecisionLoss(16, 0.001, 0.5, 0.5)
+    judge(few, "fp16")
+    judge(PrecisionLoss(16 * ENOUGH_ADS, 0.001, 1.0, 1.0).merge(PrecisionLoss(2, 0.001, 0.5, 0.5)), "fp16")
+    merged = NO_LOSS
+    for _ in range(ENOUGH_ADS // 16):
+        merged = merged.merge(few)
+    with pytest.raises(ArtifactError, match=r"rank correlation 0\.5"):
+        judge(merged, "fp16")
+
+
+def judge(loss: PrecisionLoss, precision: str) -> None:
+    """As a build does: errors of a batch, order of all."""
+    loss.check_error(precision, source="ads")
+    loss.check_order(precision, source="ads")
 
 
 def test_a_batch_that_loses_too_much_stops_the_embedding(
