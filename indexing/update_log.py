@@ -2,6 +2,7 @@
 
     updates/log.json         id of the log, its segments in order, how far it was compacted; replaced by one rename
     updates/FIRST-X.jsonl    segments, see ``indexing.update_segment``; FIRST is the number of the first update
+    updates/given            id, floor and last number of the log, written before an update: none is given twice
     updates/.lock            held by whoever appends or compacts; readers need none
 
 A position is the log's id and the number of the last update taken into account. Numbers only grow, and compaction
@@ -11,6 +12,7 @@ everything was lost, has another id.
 
 import logging
 import os
+import re
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,12 +24,19 @@ from contracts.artifact import file_lock, fsync, write_json
 from contracts.errors import AdsieveError, ArtifactError, InputError
 from contracts.release import UpdatePosition
 from indexing.update_record import Update, check_update
-from indexing.update_segment import encode_batch, scan
+from indexing.update_segment import cut_seq, encode_batch, scan
 
 log = logging.getLogger(__name__)
 
-MANIFEST = "log.json"
+MANIFEST, GIVEN = "log.json", "given"
 SEGMENT_BYTES = 8 << 20
+LEAP = 1024
+"""Where nobody knows which numbers were given, the next one is the first after a multiple of this."""
+
+_GIVEN_BYTES = 200
+_WAY_OUT = (
+    "restore the directory from a backup; the next `adsieve index update` builds log.json again where that can be done"
+)
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +58,14 @@ class LogManifest(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     segments: list[Segment]
     floor: int = 0
+
+
+class _Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What outlives a damaged manifest or segment: id and floor of the log, and the last number that was given."""
+
+    log: str
+    seq: int
+    floor: int
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -83,18 +100,25 @@ class UpdateLog:
             ArtifactError: The log cannot be read.
         """
         manifest = self.manifest()
-        return None if manifest is None else UpdatePosition(log=manifest.log, seq=self._find_end(manifest).seq)
+        while manifest is not None:
+            try:
+                return UpdatePosition(log=manifest.log, seq=self._find_end(manifest).seq)
+            except FileNotFoundError as error:
+                manifest = self._newer(manifest, error)
+        return None
 
     def manifest(self) -> LogManifest | None:
         """What the log consists of now; None before the first append."""
         path = self.directory / MANIFEST
         try:
-            return msgspec.json.decode(path.read_bytes(), type=LogManifest)
+            manifest = msgspec.json.decode(path.read_bytes(), type=LogManifest)
+            _check(manifest)
+            return manifest
         except FileNotFoundError:
             self._require_nothing(path)
             return None
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ArtifactError(f"{path}: not the manifest of an update log: {error}") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise ArtifactError(f"{path}: not the manifest of an update log: {error}; {_WAY_OUT}") from error
 
     def covers(self, position: UpdatePosition | None) -> bool:
         """Whether the log still holds all that an index merged up to ``position`` lacks."""
@@ -119,10 +143,8 @@ class UpdateLog:
                     seq = update.seq
                     yield update
                 return
-            except FileNotFoundError:  # compacted since the manifest was read
-                newer = self.manifest()
-                if newer is None or newer == manifest:
-                    raise ArtifactError(f"{self.directory}: a segment that {MANIFEST} names is missing") from None
+            except FileNotFoundError as error:
+                newer = self._newer(manifest, error)
                 seq, manifest = (seq if newer.log == manifest.log else 0), newer
 
     def append(self, updates: Sequence[Update]) -> UpdatePosition:
@@ -142,8 +164,9 @@ class UpdateLog:
             except InputError as error:
                 raise InputError(f"updates[{place}]: {error}") from None
         with self.locked():
-            manifest = self.manifest() or self._begin(secrets.token_hex(8), floor=0)
-            seq = self._find_end(manifest).seq
+            manifest = self._manifest_or_rebuilt() or self._begin(secrets.token_hex(8), floor=0)
+            seq = self._last_given(manifest, self._end_of(manifest))
+            self._note_given(manifest, seq + len(updates))
             numbered = [_with_seq(update, seq + place) for place, update in enumerate(updates, 1)]
             return self._append(manifest, numbered)
 
@@ -161,7 +184,7 @@ class UpdateLog:
             manifest = self.manifest()
             if manifest is None or manifest.log != log:
                 manifest = self._begin(log, floor=floor)
-            end = self._find_end(manifest).seq
+            end = self._end_of(manifest).seq
             if floor > manifest.floor and end < floor:
                 manifest = self.replace(manifest, manifest.segments, floor=floor)
             return self._append(manifest, [update for update in updates if update.seq > end])
@@ -178,6 +201,8 @@ class UpdateLog:
     def replace(self, manifest: LogManifest, segments: Sequence[Segment], *, floor: int) -> LogManifest:
         """Make ``segments`` the log, in one step; under the lock. Files that no manifest names any more are removed."""
         replaced = LogManifest(log=manifest.log, segments=list(segments), floor=floor)
+        given = self._given(manifest.log)
+        self._note_given(replaced, max(segments[-1].first - 1, given.seq if given is not None else 0))
         write_json(self.directory / MANIFEST, replaced)
         self.remove_strays(replaced)
         return replaced
@@ -214,17 +239,20 @@ class UpdateLog:
         return self.replace(empty, [self.new_segment(floor + 1)], floor=floor)
 
     def _append(self, manifest: LogManifest, updates: Sequence[Update]) -> UpdatePosition:
-        end = self._find_end(manifest)
+        end = self._end_of(manifest)
         if not updates:
             return UpdatePosition(log=manifest.log, seq=end.seq)
         segment, offset = manifest.segments[-1], end.offset
-        size = (self.directory / segment.name).stat().st_size
-        if size > offset:
-            log.warning("%s: an unfinished append of %d bytes is removed", self.directory / segment.name, size - offset)
-            os.truncate(self.directory / segment.name, offset)
-        if offset >= SEGMENT_BYTES:
-            segment, offset = self.new_segment(end.seq + 1), 0
+        rest = self._bytes(end)
+        if rest:
+            path = self.directory / segment.name
+            log.warning("%s: %d bytes of an unfinished append are passed over", path, len(rest))
+        if rest or offset >= SEGMENT_BYTES or updates[0].seq > end.seq + 1:
+            segment, offset = self.new_segment(updates[0].seq), 0
             manifest = self.replace(manifest, [*manifest.segments, segment], floor=manifest.floor)
+        elif offset and not self._ends_line(end):
+            self.write(segment, offset, b"\n")
+            offset += 1
         data = encode_batch(updates)
         self.write(segment, offset, data)
         self._end = manifest.log, _Place(segment.name, offset + len(data), updates[-1].seq)
@@ -237,6 +265,8 @@ class UpdateLog:
         for known in (self._read_to, self._end):
             if known is not None and known[0] == manifest.log and known[1].segment == last.name:
                 place = max(place, known[1], key=lambda one: one.offset)
+        if place.offset > self._size(last.name):
+            place = _Place(last.name, 0, last.first - 1)
         scanned = scan(self._bytes(place), place.seq)
         place = _Place(last.name, place.offset + scanned.size, scanned.seq)
         self._end = manifest.log, place
@@ -264,6 +294,7 @@ class UpdateLog:
                 and known[0] == manifest.log
                 and known[1].segment == segment.name
                 and known[1].seq <= after
+                and known[1].offset <= self._size(segment.name)
             )
             yield known[1] if resumes and known is not None else _Place(segment.name, 0, segment.first - 1)
 
@@ -278,10 +309,97 @@ class UpdateLog:
         except OSError as error:
             raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
 
+    def _size(self, segment: str) -> int:
+        return (self.directory / segment).stat().st_size
+
+    def _ends_line(self, end: _Place) -> bool:
+        return self._bytes(_Place(end.segment, end.offset - 1, 0))[:1] == b"\n"
+
+    def _newer(self, manifest: LogManifest, error: FileNotFoundError) -> LogManifest:
+        """The manifest where a compaction has replaced the one that was read."""
+        newer = self.manifest()
+        if newer is None or newer == manifest:
+            path = self.directory / Path(str(error.filename)).name
+            raise ArtifactError(f"{path}: a segment that {MANIFEST} names is missing; {_WAY_OUT}") from None
+        return newer
+
+    def _end_of(self, manifest: LogManifest) -> _Place:
+        """The end, under the lock."""
+        for segment in manifest.segments:
+            path = self.directory / segment.name
+            if not path.is_file():
+                raise ArtifactError(f"{path}: a segment that {MANIFEST} names is missing; {_WAY_OUT}")
+        return self._find_end(manifest)
+
+    def _given(self, log_id: str | None = None) -> _Given | None:
+        """What was noted last, of the log ``log_id`` or of any; None where there is nothing that can be read."""
+        try:
+            given = msgspec.json.decode((self.directory / GIVEN).read_bytes(), type=_Given)
+        except (OSError, ValueError):
+            return None
+        return given if log_id in (None, given.log) else None
+
+    def _note_given(self, manifest: LogManifest, seq: int) -> None:
+        path = self.directory / GIVEN
+        record = msgspec.json.encode(_Given(log=manifest.log, seq=seq, floor=manifest.floor)).ljust(_GIVEN_BYTES)
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+            try:
+                os.pwrite(handle, record, 0)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise AdsieveError(f"{path}: cannot be written, no update was taken: {error.strerror}") from error
+
+    def _last_given(self, manifest: LogManifest, end: _Place) -> int:
+        """The largest number that may have been given to an update, whether or not it can still be read."""
+        given, rest = self._given(manifest.log), self._bytes(end)
+        last = cut_seq(rest, end.seq) if rest else end.seq
+        if given is not None:
+            return max(last, given.seq)
+        return -(-(last + 1) // LEAP) * LEAP if rest or end.offset == 0 else last
+
+    def _manifest_or_rebuilt(self) -> LogManifest | None:
+        """The manifest; where it is damaged or missing, one of the segments that are here, under the lock."""
+        try:
+            return self.manifest()
+        except ArtifactError as error:
+            given = self._given()
+            if given is None:
+                raise
+            paths = sorted(self.directory.glob("*.jsonl"))
+            segments = [Segment(name=path.name, first=int(path.name[:16])) for path in paths if is_segment(path.name)]
+            if not segments or not self._are_apart(segments):
+                raise
+            log.error("%s; it was built again from its %d segments", error, len(segments))
+            return self.replace(LogManifest(log=given.log, segments=segments), segments, floor=given.floor)
+
+    def _are_apart(self, segments: Sequence[Segment]) -> bool:
+        """Whether each segment ends before the next one; not where a compaction was killed between two sets of them."""
+        ends = [scan(self._bytes(_Place(one.name, 0, 0)), one.first - 1).seq for one in segments]
+        return all(end < following.first for end, following in zip(ends, segments[1:], strict=False))
+
     def _require_nothing(self, path: Path) -> None:
         """Before the first append there is nothing but, after a kill, an empty segment."""
         if any(segment.stat().st_size for segment in self.directory.glob("*.jsonl")) and not path.exists():
-            raise ArtifactError(f"{path}: missing, but there are segments of an update log beside it")
+            raise ArtifactError(f"{path}: missing, but there are segments of an update log beside it; {_WAY_OUT}")
+
+
+def is_segment(name: object) -> bool:
+    """Whether a segment may have this name: a plain one, of its first number and some digits."""
+    return isinstance(name, str) and re.fullmatch(r"[0-9]{16}-[0-9a-f]{8}\.jsonl", name) is not None
+
+
+def _check(manifest: LogManifest) -> None:
+    """Refuse what no log consists of, with a ValueError."""
+    if not manifest.log or not manifest.segments or manifest.floor < 0:
+        raise ValueError(f"expected an id, segments and a floor of at least 0, got {manifest}")
+    for segment in manifest.segments:
+        if not is_segment(segment.name) or segment.first < 1:
+            raise ValueError(f"expected names as 0000000000000001-0123abcd.jsonl and first numbers, got {segment}")
+    firsts = [segment.first for segment in manifest.segments]
+    if firsts != sorted(firsts):
+        raise ValueError(f"segments: expected rising first numbers, got {firsts}")
 
 
 def _seq_in(manifest: LogManifest, position: UpdatePosition | None) -> int:

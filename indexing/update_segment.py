@@ -2,7 +2,7 @@
 
 A line is ``CRC FLAG JSON``: the CRC-32, in hexadecimal, of what follows it; the flag ``+`` where more lines of the
 same append follow and ``.`` at its last. What stands after the last whole batch was cut off by a kill or a full disk:
-readers ignore it and the next writer removes it. A damaged line elsewhere is skipped and counted.
+readers ignore it and the next writer goes on in another segment. A damaged line elsewhere is skipped and counted.
 """
 
 import re
@@ -59,10 +59,12 @@ def scan(data: bytes, seq: int = 0) -> Scanned:
     updates: list[Update] = []
     num_whole = size = at = damaged = whole_damaged = 0
     whole_seq = seq
-    lines = data.split(b"\n")
-    lines.pop()  # what follows the last line's end
-    for line in lines:
-        at += len(line) + 1
+    *lines, rest = data.split(b"\n")
+    for line in [*lines, *_whole(rest)]:
+        at = min(at + len(line) + 1, len(data))
+        if not line:  # the end of a line that was whole without it
+            size = at if size == at - 1 else size
+            continue
         update = _read(line)
         if update is None:
             damaged += 1
@@ -75,6 +77,16 @@ def scan(data: bytes, seq: int = 0) -> Scanned:
     return Scanned(updates[:num_whole], size, whole_seq, whole_damaged)
 
 
+def cut_seq(rest: bytes, seq: int) -> int:
+    """The largest number that may have been given in what was cut off after the update ``seq``."""
+    return _lost_seq(rest, seq + rest.count(b"\n"))
+
+
+def _whole(rest: bytes) -> list[bytes]:
+    """The last line, where its checksum tells that nothing but its end is missing or damaged."""
+    return [rest] if rest and _read(rest) is not None else []
+
+
 def _lost_seq(line: bytes, seq: int) -> int:
     """The number of the last update in a damaged line; two lines are one where the line's end between them is lost."""
     found = [int(digits) for digits in _SEQ.findall(line)]
@@ -82,6 +94,11 @@ def _lost_seq(line: bytes, seq: int) -> int:
 
 
 def _read(line: bytes) -> Update | None:
+    update = _read_exactly(line)
+    return update if update is not None else _read_exactly(line[:-1])  # where its end is damaged
+
+
+def _read_exactly(line: bytes) -> Update | None:
     try:
         if int(line[:_CRC_DIGITS], 16) != crc32(memoryview(line)[_CRC_DIGITS + 1 :]):
             return None

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from contracts.errors import AdsieveError, ArtifactError, InputError
 from contracts.release import UpdatePosition
@@ -110,12 +112,13 @@ def test_an_append_that_was_cut_off_anywhere_is_not_there_and_the_next_one_goes_
     log.append(numbered(3, 2))
     size = segments(log)[0].stat().st_size
     os.truncate(segments(log)[0], max(whole, size - 1 - cut % (size - whole)))
-    for reader in (UpdateLog(log.directory), log):
-        assert ids(reader) == ["ad-0-ü", "ad-1-ü"] or reader is log
+    is_whole = cut % (size - whole) == 0  # only the last line's end is missing
+    kept = [f"ad-{number}-ü" for number in range(5 if is_whole else 2)]
     fresh = UpdateLog(log.directory)
-    assert fresh.end.seq == 2
-    assert fresh.append(numbered(1, 7)).seq == 3
-    assert ids(UpdateLog(log.directory)) == ["ad-0-ü", "ad-1-ü", "ad-7-ü"]
+    assert ids(fresh) == kept
+    assert fresh.end.seq == len(kept)
+    assert fresh.append(numbered(1, 7)).seq == 6, "3 to 5 may have been acknowledged"
+    assert ids(UpdateLog(log.directory)) == ids(log) == [*kept, "ad-7-ü"]
 
 
 @settings(max_examples=150, deadline=None)
@@ -146,15 +149,88 @@ def test_a_damaged_line_is_skipped_loudly_and_its_number_is_not_given_again(
     assert fresh.append(numbered(1, 5)).seq == 4
 
 
-def test_a_damaged_manifest_is_an_error_that_names_it(log: UpdateLog) -> None:
+@pytest.mark.parametrize("end", [b"", b"K", b"K\n"])
+def test_a_last_line_whose_end_is_damaged_is_whole(log: UpdateLog, end: bytes) -> None:
     log.append(numbered(1))
-    manifest = log.directory / "log.json"
-    manifest.write_bytes(b"{")
-    with pytest.raises(ArtifactError, match=r"log\.json: not the manifest of an update log"):
-        log.append(numbered(1))
+    log.append([Update(ad_id="down", at=0, takedown=True)])
+    path = segments(log)[0]
+    path.write_bytes(path.read_bytes()[:-1] + end)
+    follower = UpdateLog(log.directory)
+    assert [update.takedown for update in follower.read()] == [None, True]
+    assert UpdateLog(log.directory).append(numbered(1, 7)).seq == 3
+    assert ids(follower, UpdatePosition(log=log.end.log, seq=2)) == ["ad-7-ü"]
+    again = UpdateLog(log.directory)
+    assert ids(again) == ["ad-0-ü", "down", "ad-7-ü"]
+    assert again.damaged == 0
+
+
+@pytest.mark.parametrize("keeps_notes", [True, False])
+@pytest.mark.parametrize("left", [0, 1, 130])
+def test_what_is_cut_off_a_segment_does_not_free_its_numbers(log: UpdateLog, left: int, keeps_notes: bool) -> None:
+    reader = UpdateLog(log.directory)
+    for number in range(5):
+        log.append(numbered(1, number))
+    position = reader.end
+    assert len(ids(reader)) == position.seq == 5
+    os.truncate(segments(log)[0], left)
+    if not keeps_notes:
+        (log.directory / "given").unlink()
+    appended = log.append(numbered(1, 9))
+    assert appended.seq == (6 if keeps_notes else update_log.LEAP + 1)
+    assert ids(UpdateLog(log.directory), position) == ids(reader, position) == ["ad-9-ü"]
+    assert UpdateLog(log.directory).append(numbered(1, 3)).seq == appended.seq + 1
+
+
+def test_a_damaged_manifest_is_an_error_until_the_next_append_builds_it_again(
+    log: UpdateLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(update_log, "SEGMENT_BYTES", 100)
+    for number in range(4):
+        log.append(numbered(1, number))
+    manifest, before = log.directory / "log.json", log.manifest()
+    segment = before.segments[0]
+    for broken in (
+        b"{",
+        b"\xff",
+        b"[" * 100_000,
+        msgspec.json.encode(replace(before, segments=[])),
+        msgspec.json.encode(replace(before, segments=[replace(segment, name="../log.json")])),
+        msgspec.json.encode(replace(before, segments=list(reversed(before.segments)))),
+    ):
+        manifest.write_bytes(broken)
+        for use in (lambda: list(UpdateLog(log.directory).read()), lambda: UpdateLog(log.directory).end):
+            with pytest.raises(ArtifactError, match=r"log\.json: not the manifest of an update log.*restore"):
+                use()
+        end = UpdateLog(log.directory).append([])
+        assert "it was built again from its" in caplog.text
+        assert (end.log, log.manifest()) == (before.log, before)
     manifest.unlink()
     with pytest.raises(ArtifactError, match=r"log\.json: missing, but there are segments"):
         list(log.read())
+    assert UpdateLog(log.directory).append(numbered(1, 4)).seq == 5
+    assert ids(log) == [f"ad-{number}-ü" for number in range(5)]
+    manifest.write_bytes(b"{")
+    (log.directory / "given").unlink()
+    with pytest.raises(ArtifactError, match=r"log\.json: not the manifest"):
+        UpdateLog(log.directory).append(numbered(1))
+
+
+def test_a_manifest_is_not_built_of_two_sets_of_segments(log: UpdateLog) -> None:
+    log.append(numbered(3))
+    stray = log.new_segment(2)
+    log.write(stray, 0, segments(log)[0].read_bytes())
+    (log.directory / "log.json").write_bytes(b"{")
+    with pytest.raises(ArtifactError, match=r"log\.json: not the manifest"):
+        log.append(numbered(1))
+    assert len(segments(log)) == 2
+
+
+def test_a_missing_segment_is_an_error_that_names_it(log: UpdateLog) -> None:
+    log.append(numbered(3))
+    segments(log)[0].unlink()
+    for use in (lambda: list(log.read()), lambda: log.end, lambda: log.append(numbered(1))):
+        with pytest.raises(ArtifactError, match=r"\.jsonl: a segment that log\.json names is missing; restore"):
+            use()
 
 
 def test_a_kill_before_the_first_manifest_leaves_a_log_that_can_begin(log: UpdateLog) -> None:
@@ -182,7 +258,7 @@ def test_a_full_disk_takes_nothing_of_an_append(log: UpdateLog) -> None:
     with file_size_limit(len(before) + 100), pytest.raises(AdsieveError, match="cannot be written, no update was take"):
         log.append(numbered(50))
     assert segments(log)[0].read_bytes() == before
-    assert log.append(numbered(1)).seq == 3
+    assert log.append(numbered(1)).seq == 53, "a reader may have seen what was then taken back"
 
 
 def test_several_processes_append_whole_batches_without_a_gap(log: UpdateLog) -> None:

@@ -21,8 +21,8 @@ APPEND = """
     from indexing.update_record import Update
     number = log.end.seq if log.end else 0
     while True:
-        log.append([Update(ad_id=ids[(number + place) % len(ids)], at=0, bid=float(number % 7)) for place in range(3)])
-        number += 3
+        three = [Update(ad_id=ids[(number + place) % len(ids)], at=0, bid=float(number % 7)) for place in range(3)]
+        number = log.append(three).seq
         print(number, flush=True)
 """
 APPLY = """
@@ -68,8 +68,8 @@ def test_an_append_that_was_acknowledged_survives_a_kill(tmp_path: Path) -> None
         printed = killed(APPEND, log.directory, after_s=rng.random() * 0.05)
         acknowledged = int([line for line in printed if line.strip().isdigit()][-1])
         numbers = [update.seq for update in UpdateLog(log.directory).read()]
-        assert numbers == list(range(1, len(numbers) + 1))
-        assert len(numbers) >= acknowledged
+        assert numbers == sorted(set(numbers)), "those of an append that was cut off are not given again"
+        assert acknowledged in numbers
         assert len(numbers) % 3 == 0, "an append is whole or not there"
 
 
