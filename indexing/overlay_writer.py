@@ -19,9 +19,10 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import numpy as np
 
-from contracts.artifact import write_bytes
+from contracts.artifact import write_bytes, write_json
 from contracts.bundle import Bundle
 from contracts.errors import AdsieveError
 from contracts.release import UpdatePosition
@@ -34,12 +35,14 @@ from indexing.overlay_effect import AdRows, Effect, effect
 from indexing.overlay_files import CURRENT, OverlayArrays, create_overlay, map_overlay
 from indexing.overlay_rows import NewRow, RowWriter
 from indexing.update_log import UpdateLog
+from indexing.update_record import Update
 
 log = logging.getLogger(__name__)
 
 MIN_CAPACITY, MAX_FIRST_CAPACITY = 1 << 16, 1 << 22
 CONTENTS_AT_ONCE = 2048
 _BATCH = 512
+LOCK, CARRIED = ".lock", "carried.json"
 
 
 class OverlayTakenError(AdsieveError):
@@ -76,12 +79,17 @@ class OverlayWriter:
         self._index, self._log, self._directory = index, log, Path(directory)
         self._capacity = capacity or int(np.clip(len(index), MIN_CAPACITY, MAX_FIRST_CAPACITY))
         heavy = heavy if index.heavy_ads is not None else None
-        self._embedder = ContentEmbedder(AdEmbedder(two_tower, heavy, precision=index.manifest.precision, threads=1))
         self._lock = _lock(self._directory)
         self._published: OverlayArrays | None
         try:
+            embedder = AdEmbedder(two_tower, heavy, precision=index.manifest.precision, threads=1)
+            self._embedder = ContentEmbedder(embedder)
             self._published = map_overlay(self._directory, index, writable=True)
-            self._start(self._published if self._published is not None and self._is_trusted(self._published) else None)
+            found = self._published
+            if found is not None and not self._is_trusted(found):
+                self._carry_over(found)
+                found = None
+            self._start(found)
         except BaseException:
             self.close()
             raise
@@ -115,7 +123,7 @@ class OverlayWriter:
         """
         end = self._log.end
         if end is not None and self._must_begin_anew(end):
-            log.warning("%s: the log of updates is another one now, the overlay is built anew", self._directory)
+            self._carry_over(self._rows.arrays)
             self._start(None)
         num_read = 0 if end is None else self._read(end.log)
         num_applied = self._apply_contents(max_contents)
@@ -143,6 +151,9 @@ class OverlayWriter:
     def _start(self, overlay: OverlayArrays | None) -> None:
         """Begin with an overlay that is here, or with one without updates. Nothing of the log was read."""
         self._states, self._ads = AdStates(), AdRows(self._index)
+        self._carried = _read_carried(self._directory)
+        for ad_id in sorted(self._carried):
+            self._states.take_in(Update(ad_id=ad_id, at=0, takedown=True))
         self._queue = deque[NewAd]()
         self._read_to = self._done = 0
         position = None if overlay is None else overlay.position
@@ -152,6 +163,24 @@ class OverlayWriter:
         if overlay is not None:
             self._done = 0 if position is None else position.seq
             self._learn_rows(arrays)
+        elif self._carried:
+            self._ads.extend(self._states.ids)
+            slots = np.arange(len(self._ads))
+            self._rows.set_states(slots, self._ads, self._effect(slots))
+
+    def _carry_over(self, overlay: OverlayArrays) -> None:
+        """Note what is taken down or without budget, since the log that told so is gone; only a restore lifts it."""
+        rows, num_ads = np.flatnonzero(overlay.withdrawn), len(self._index)
+        texts = overlay.texts(0, overlay.num_rows)
+        own = rows[(rows >= num_ads) & (rows < num_ads + len(texts))] - num_ads
+        stopped = {*self._index.id_table.ids(rows[rows < num_ads]), *(texts[row][0] for row in own.tolist())}
+        log.error(
+            "%s: the log of updates is another one now, or lacks its end, and the overlay is built anew: %d ads that "
+            "were taken down or without budget stay stopped until `adsieve index update --restore` names them",
+            *(self._directory, len(stopped)),
+        )
+        if stopped:
+            write_json(self._directory / CARRIED, sorted(stopped | _read_carried(self._directory)))
 
     def _learn_rows(self, arrays: OverlayArrays) -> None:
         """Take over the rows of a writer that is gone, and complete what it may have left half-done."""
@@ -193,10 +222,13 @@ class OverlayWriter:
         """
         self._log_id = log_id
         touched, contents, read_to, count = set[int](), list[NewAd](), self._read_to, 0
+        lifted = set[str]()
         for update in self._log.read(UpdatePosition(log=log_id, seq=read_to)):
             count += 1
             read_to = update.seq
             touched.add(self._states.take_in(update))
+            if update.takedown is False and update.ad_id in self._carried:
+                lifted.add(update.ad_id)
             content = update.content
             if content is not None and (update.seq > self._done or content.scenario != self._index.scenario):
                 contents.append(NewAd(update.ad_id, update.seq, content))
@@ -205,6 +237,9 @@ class OverlayWriter:
         self._rows.set_states(slots, self._ads, self._effect(slots))
         self._queue.extend(contents)
         self._read_to = read_to
+        if lifted:
+            self._carried -= lifted
+            write_json(self._directory / CARRIED, sorted(self._carried))
         return count
 
     def _effect(self, slots: np.ndarray) -> Effect:
@@ -270,6 +305,17 @@ class OverlayWriter:
             self._publish()
 
 
+def _read_carried(directory: Path) -> set[str]:
+    """Ads that stay stopped although the log does not say so."""
+    try:
+        return set(msgspec.json.decode((directory / CARRIED).read_bytes(), type=list[str]))
+    except FileNotFoundError:
+        return set()
+    except (OSError, ValueError) as error:
+        log.error("%s: cannot be read, ads that it stopped may be shown again: %s", directory / CARRIED, error)
+        return set()
+
+
 def private_live_index(index: Index, two_tower: Bundle, heavy: Bundle | None, log: UpdateLog) -> LiveIndex:
     """An index with a log in effect as it is now, for one process and no longer than it lives.
 
@@ -288,15 +334,30 @@ def private_live_index(index: Index, two_tower: Bundle, heavy: Bundle | None, lo
     return live if live is not None else LiveIndex(index, two_tower.schema)
 
 
+def remove_overlay(directory: Path) -> None:
+    """Remove an overlay that no process writes; what readers have mapped stays readable."""
+    try:
+        handle = _lock(directory)
+    except AdsieveError:
+        return
+    try:
+        shutil.rmtree(directory, ignore_errors=True)
+    finally:
+        os.close(handle)
+
+
 def _lock(directory: Path) -> int:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        handle = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise AdsieveError(f"{directory}: the overlay cannot be written here: {error.strerror}") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+        is_here = os.path.samestat(os.fstat(handle), os.stat(directory / LOCK))
+    except OSError:
+        is_here = False
+    if not is_here:  # held by another, or removed by one a moment ago
         os.close(handle)
-        raise OverlayTakenError(f"{directory}: another process writes this overlay") from error
+        raise OverlayTakenError(f"{directory}: another process writes this overlay")
     return handle

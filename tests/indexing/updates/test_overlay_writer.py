@@ -166,8 +166,30 @@ def test_a_log_that_changes_under_a_running_writer_is_followed(day: Any, ids: li
     day.apply()
     assert live.is_retired
     live = day.open()
-    assert live.servable(live.lookup(ids[:2])).tolist() == [True, False]
+    assert live.servable(live.lookup(ids[:2])).tolist() == [False, False], "another log does not revive an ad"
     assert live.position == other.end
+    day.restart()
+    live = day.after(Update(ad_id=ids[0], at=0, bid=2.0))
+    assert live.servable(live.lookup(ids[:1])).tolist() == [False], "nor does a writer that takes over"
+    for _ in range(2):
+        live = day.after(Update(ad_id=ids[0], at=0, takedown=False))
+        assert live.servable(live.lookup(ids[:2])).tolist() == [True, False]
+        day.restart()
+
+
+def test_a_log_that_lost_its_end_revives_no_ad(day: Any, ids: list[str], content: Any) -> None:
+    day.after(Update(ad_id=ids[2], at=0, bid=1.0))
+    segment = next(day.log.directory.glob("*.jsonl"))
+    before = segment.stat().st_size
+    stopped = [Update(ad_id=ids[0], at=0, takedown=True), Update(ad_id=ids[1], at=0, budget=0.0)]
+    day.after(*stopped, *news(content, 1), Update(ad_id="new-0", at=0, takedown=True))
+    day.restart()
+    os.truncate(segment, before)
+    day.apply()
+    live = day.after(*news(content, 1))
+    assert live.servable(live.lookup([*ids[:2], "new-0"])).tolist() == [False, False, False]
+    live = day.after(Update(ad_id="new-0", at=0, takedown=False))
+    assert live.servable(live.lookup([*ids[:2], "new-0"])).tolist() == [False, False, True]
 
 
 def test_a_full_overlay_gives_way_to_a_larger_one_of_the_newest_rows(
