@@ -119,7 +119,8 @@ def open_dataset(*paths: str | Path) -> ds.Dataset:
     """Open a log dataset, of one place or several; its schema is the union of its files' schemas.
 
     Raises:
-        LogError: Nothing is there, a file is not Parquet or comes twice, or two files disagree on the type of a column.
+        LogError: Nothing is there, a file is not Parquet, comes twice or has two columns of one name, or two files
+            disagree on the type of a column.
     """
     path = ", ".join(map(str, paths))
     files = [file for place in paths for file in dataset_files(place)]
@@ -130,6 +131,7 @@ def open_dataset(*paths: str | Path) -> ds.Dataset:
     for file in files:
         try:
             schema = pq.read_schema(file).remove_metadata()
+            _refuse_repeated(schema, file)
             merged = schema if merged is None else _merge(merged, schema)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
             raise LogError(f"{file}: not a Parquet file that fits the dataset {path}: {error}") from error
@@ -279,6 +281,12 @@ def _merge(first: pa.Schema, second: pa.Schema) -> pa.Schema:
     }
     plain = [pa.schema([_plain_field(field, differing) for field in schema]) for schema in (first, second)]
     return pa.unify_schemas(plain, promote_options="permissive")
+
+
+def _refuse_repeated(schema: pa.Schema, file: str) -> None:
+    repeated = sorted(name for name, count in Counter(schema.names).items() if count > 1)
+    if repeated:
+        raise LogError(f"{file}: has several columns of one name: {repeated}; expected one of each")
 
 
 def _plain_field(field: pa.Field, differing: set[str]) -> pa.Field:

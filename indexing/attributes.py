@@ -11,6 +11,8 @@ from contracts.errors import LogError
 from contracts.records import OPTIONAL_COLUMNS, STATUSES, check_columns, plain_text
 
 ATTRIBUTES = OPTIONAL_COLUMNS["ads"]
+BID_RULE = "expected a finite number of at least 0, or null"
+_LARGEST_BID = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,35 @@ def ad_attributes(table: pa.Table, objective_names: Sequence[str], *, source: st
     columns = {name: table[name].combine_chunks() if name in present else nothing for name in ATTRIBUTES}
     return AdAttributes(
         status=_codes(columns["status"], STATUSES, missing=0, column="status", source=source),
-        bids=columns["bid"].cast(pa.float32()).to_numpy(zero_copy_only=False),
+        bids=_numbers(columns["bid"]).astype(np.float32),
         objectives=_codes(columns["objective"], objective_names, missing=-1, column="objective", source=source),
         advertisers=plain_text(columns["advertiser_id"]),
     )
+
+
+def invalid_bids(table: pa.Table, *, source: str) -> np.ndarray:
+    """Which ads of a batch hold a bid that is no finite fp32 number of at least 0, bool [B]; null is no fault.
+
+    Raises:
+        LogError: The column has a wrong type.
+
+    Example:
+        >>> invalid_bids(pa.table({"bid": [0.5, None, float("nan"), -1.0]}), source="ads").tolist()
+        [False, False, True, True]
+    """
+    if "bid" not in table.column_names:
+        return np.zeros(len(table), bool)
+    check_columns(table.schema, {"bid": ATTRIBUTES["bid"]}, source=source)
+    column = table["bid"].combine_chunks()
+    bids = _numbers(column)
+    return np.asarray(column.is_valid()) & ~((bids >= 0) & (bids <= _LARGEST_BID))
+
+
+def _numbers(array: pa.Array) -> np.ndarray:
+    """float64 [B]; NaN where there is none."""
+    if pa.types.is_null(array.type) or pa.types.is_string(array.type):  # of no values: the column is absent
+        return np.full(len(array), np.nan)
+    return np.asarray(array.to_numpy(zero_copy_only=False), np.float64)
 
 
 def _codes(array: pa.Array, names: Sequence[str], *, missing: int, column: str, source: str) -> np.ndarray:

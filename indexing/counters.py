@@ -8,8 +8,9 @@ from contracts.encoding import Coverage
 from indexing.precision import NO_LOSS, PrecisionLoss
 from indexing.shift import ShiftCounts
 
-DROPPED = ("features", "embedding")
-"""Why an ad is left out: a value that a rule refuses, or an embedding that is not finite in the index's precision."""
+DROPPED = ("features", "bid", "embedding")
+"""Why an ad is left out: a value that a rule refuses, a bid that is no finite number of at least 0, or an embedding
+that is not finite in the index's precision. An ad counts once, by the first of them."""
 
 
 @dataclass(frozen=True)

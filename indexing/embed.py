@@ -11,7 +11,7 @@ from contracts.bundle import PARITY_FILE, Bundle
 from contracts.encoding import Encoded, EncodedBatch, Encoder
 from contracts.probability import sigmoid
 from contracts.records import plain_text, utc_micros
-from indexing.attributes import ATTRIBUTES, AdAttributes, ad_attributes
+from indexing.attributes import ATTRIBUTES, BID_RULE, AdAttributes, ad_attributes, invalid_bids
 from indexing.catalog import check_features
 from indexing.counters import Counters
 from indexing.pin_engine import EXACT_ENGINE, choose_pin_engine, embed_in_pieces
@@ -108,8 +108,8 @@ class AdEmbedder:
     def embed(self, ads: pa.Table, *, source: str, check_loss: bool = True) -> EmbeddedBatch:
         """Embed a batch of B ads.
 
-        An ad with NaN, infinity or an invalid value, or with an embedding that is not finite in the index's precision,
-        is left out and counted.
+        An ad with NaN, infinity or an invalid value in a feature or the bid, or with an embedding that is not finite in
+        the index's precision, is left out and counted.
 
         Args:
             ads: Columns ``ad_id``, ``valid_from``, those of :attr:`columns`, and those of the attributes that exist.
@@ -128,7 +128,8 @@ class AdEmbedder:
         towers_ads = encoded["two_tower"].encoded
         vectors, bias = split_pin_embedding(embed_in_pieces(self._pin_engine, self._towers.ad_lookup, towers_ads))
         stored, finite = self._stored(vectors, bias)
-        usable = valid & finite
+        bad_bid = invalid_bids(ads, source=source)
+        usable = valid & finite & ~bad_bid
         heavy = encoded["heavy"].encoded if "heavy" in encoded else None
         names = ["ad_id", "valid_from", *(name for name in ATTRIBUTES if name in ads.column_names)]
         about = ads.select(names) if usable.all() else ads.select(names).filter(pa.array(usable))
@@ -138,8 +139,12 @@ class AdEmbedder:
             attributes=ad_attributes(about, self._objective_names, source=source),
             valid_from=utc_micros(about["valid_from"], column="valid_from", source=source),
             counters=Counters(
-                dropped={"features": int((~valid).sum()), "embedding": int((valid & ~finite).sum())},
-                faults=_faults(encoded),
+                dropped={
+                    "features": int((~valid).sum()),
+                    "bid": int((valid & bad_bid).sum()),
+                    "embedding": int((valid & ~bad_bid & ~finite).sum()),
+                },
+                faults=_faults(encoded) | ({f"bid: {BID_RULE}": int(bad_bid.sum())} if bad_bid.any() else {}),
                 coverage={name: batch.coverage for name, batch in encoded.items()},
                 shift={name: profile.count(encoded[name].encoded, valid) for name, profile in self._profiles.items()},
                 precision=self._loss(towers_ads, stored, usable, source) if check_loss else NO_LOSS,

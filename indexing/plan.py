@@ -5,10 +5,12 @@ fits into memory. New and changed ads of the log of updates take part like rows;
 catalogue's row counts where both begin at one moment.
 """
 
+import math
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -34,6 +36,8 @@ MAX_PARTS = 500
 _BATCH_ROWS = 65_536
 _KEPT, _PLAN = "kept.npy", "plan.json"
 _SPILLED = pa.schema([("ad_id", pa.string()), ("time", pa.int64()), ("row", pa.int64()), ("ours", pa.bool_())])
+_YEARS = (datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+_EXPECTED_TIME = "expected a time of the years 1 to 9999"
 _COUNTS = ("rows", "later", "superseded", "other_scenario", "kept", "merged", "refused")
 
 
@@ -185,7 +189,7 @@ def _spill(dataset: ds.Dataset, scenario: str, directory: Path, num_parts: int) 
         ids = plain_text(batch["ad_id"])
         if ids.null_count:
             raise LogError(f"{file}: column ad_id is missing in {ids.null_count} rows, expected text")
-        times = utc_micros(batch["valid_from"], column="valid_from", source=file)
+        times = _times(batch["valid_from"], file)
         ours = pc.fill_null(pc.equal(plain_text(batch["scenario"]), scenario), False)
         rows = pa.RecordBatch.from_arrays(
             [ids, pa.array(times), pa.array(np.arange(start, start + len(ids))), ours], schema=_SPILLED
@@ -200,6 +204,22 @@ def _spill(dataset: ds.Dataset, scenario: str, directory: Path, num_parts: int) 
     for writer in writers:
         writer.close()
     return paths
+
+
+def _times(column: pa.Array, file: str) -> np.ndarray:
+    """``valid_from`` in microseconds, int64 [B], of years that a date can have: the watermark is written as one."""
+    first, last = (pa.scalar(moment, pa.timestamp("us", "UTC")).value for moment in _YEARS)
+    try:
+        times = utc_micros(column, column="valid_from", source=file)
+    except pa.ArrowInvalid as error:  # seconds or milliseconds that overflow as microseconds
+        raise LogError(f"{file}: column valid_from: {error}; {_EXPECTED_TIME}") from None
+    beyond = (times < first) | (times > last)
+    if beyond.any():
+        raise LogError(
+            f"{file}: column valid_from holds {times[beyond][0]} microseconds since 1970, {_EXPECTED_TIME} "
+            f"({beyond.sum()} such rows so far)"
+        )
+    return times
 
 
 def _hash_share(ids: pa.StringArray, num_parts: int) -> np.ndarray:
@@ -273,7 +293,10 @@ def _replaced_rows(dataset: ds.Dataset, winners: Sequence[_Winner]) -> dict[int,
         start += len(batch)
         for row, values in zip(here.tolist(), told, strict=True):
             winner = wanted[row]
-            replaced[winner.seq] = Row(winner.time, values.get("status"), values.get("bid"))
+            bid = values.get("bid")
+            # JSON, in which the row is kept, has no NaN or infinity; -1 is refused as they are.
+            storable = bid is None or math.isfinite(bid)
+            replaced[winner.seq] = Row(winner.time, values.get("status"), bid if storable else -1.0)
     return replaced
 
 
