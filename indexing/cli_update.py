@@ -11,6 +11,7 @@ from contracts.console import Json, print_json
 from indexing.cli_options import Local, Store, opened_store
 
 if TYPE_CHECKING:
+    from indexing.stores import Store as OpenStore
     from indexing.update_record import Update
 
 Files = Annotated[
@@ -39,6 +40,14 @@ def update(
             metavar="AD=LEFT", help="Set what is left of the budget: 0 stops the ad; AD=none lifts the limit."
         ),
     ] = None,
+    new_log: Annotated[
+        bool,
+        typer.Option(
+            "--new-log",
+            help="Begin another log of updates where the one of a directory store is lost or damaged; what is left of "
+            "it is kept aside.",
+        ),
+    ] = False,
     store: Store = "store",
     local: Local = None,
     json: Json = False,
@@ -51,6 +60,7 @@ def update(
     """
     from contracts.errors import InputError
     from indexing.update_checks import ContentChecks
+    from indexing.update_warnings import require_no_lost_log, warnings
 
     by_hand = {"takedown": takedown, "restore": restore, "status": status, "bid": bid, "budget": budget}
     if not files and not any(by_hand.values()):
@@ -61,6 +71,12 @@ def update(
     updates = [*_from_files(files or []), *_from_options({name: given or [] for name, given in by_hand.items()})]
     checks = ContentChecks(opened)
     checks.check(updates)
+    if new_log:
+        _set_aside(opened)
+    else:
+        require_no_lost_log(opened)
+    for warning in warnings(opened, [one for _, one in updates], now_us=_now_us()):
+        print(f"warning: {warning}", file=sys.stderr)
     position = opened.append_updates([one for _, one in updates]) if updates else None
     contents = sum(one.content is not None for _, one in updates)
     unread = sorted(checks.unread)
@@ -72,6 +88,16 @@ def update(
         print(f"features that no current model reads, kept for later ones: {', '.join(unread)}", file=sys.stderr)
     where = "nothing was appended" if position is None else f"position {position.seq} of log {position.log}"
     print(f"{store}: {len(updates):,} updates, {contents:,} of them new or changed ads; {where}")
+
+
+def _set_aside(opened: "OpenStore") -> None:
+    from contracts.errors import InputError
+
+    if opened.local is not opened:
+        raise InputError("--new-log: expected a directory store; a log in Redis is brought back by the hosts' mirrors")
+    aside = opened.update_log().set_aside()
+    if aside is not None:
+        print(f"another log is begun; the one before is in {aside}", file=sys.stderr)
 
 
 def _from_files(files: list[str]) -> "Iterator[tuple[str, Update]]":

@@ -14,6 +14,7 @@ from itertools import islice
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from contracts.errors import ArtifactError
 from contracts.release import UpdatePosition
 from indexing.update_log import SEGMENT_BYTES, LogManifest, Segment, UpdateLog
 from indexing.update_record import Update
@@ -51,7 +52,7 @@ def compact(
 
     Raises:
         AdsieveError: The disk is full; the log is as it was.
-        ArtifactError: The log cannot be read.
+        ArtifactError: The log cannot be read, or has damaged lines.
     """
     with log.locked():
         manifest = log.manifest()
@@ -61,7 +62,15 @@ def compact(
         last = end.seq if end is not None else 0
         floor = max(manifest.floor, _merged_by_all(manifest, kept))
         now = time.time_ns() // 1000 if now_us is None else now_us
-        rule = _Rule(_latest(UpdateLog(log.directory).read()), floor, now - int(keep_days * _DAY_US))
+        reader = UpdateLog(log.directory)
+        latest = _latest(reader.read())
+        if reader.damaged:
+            raise ArtifactError(
+                f"{reader.damage[0]}: {reader.damaged} damaged lines in all: the log is not compacted, since what they "
+                "held would be lost for good; restore the segment from a backup, or say again what they said and begin "
+                "another log with `adsieve index update --new-log`"
+            )
+        rule = _Rule(latest, floor, now - int(keep_days * _DAY_US))
         counts = [0, 0]
         segments: list[Segment] = []
         try:

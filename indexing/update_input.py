@@ -8,7 +8,8 @@ A line is one update::
     {"ad_id": "ad-4", "content": {"scenario": "shopping", "valid_from": "2026-03-01T10:00:00Z", "objective": "click",
                                   "advertiser_id": "adv-1", "features": {"category": "shoes", "price": 3.5}}}
 
-Times are RFC 3339 with a zone or epoch milliseconds; without ``at`` it is the ``valid_from`` of the content, or now.
+Times are RFC 3339 with a zone or epoch milliseconds; without ``at`` it is now, or the ``valid_from`` of
+content that lies ahead.
 """
 
 import math
@@ -51,6 +52,8 @@ def read_lines(lines: Iterable[bytes], *, source: str, now_us: int) -> Iterator[
             data = decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{where}: not JSON: {error}") from None
+        except RecursionError:
+            raise InputError(f"{where}: nested too deeply, expected one object of an update") from None
         yield where, update_of(data, where=where, now_us=now_us)
 
 
@@ -63,7 +66,7 @@ def update_of(data: object, *, where: str, now_us: int) -> Update:
     """
     fields = _Fields(data, FIELDS, where, "")
     content = _content(fields, now_us) if fields.has("content") else None
-    default = content.valid_from if content is not None else now_us
+    default = max(now_us, content.valid_from) if content is not None else now_us
     update = Update(
         ad_id=fields.required("ad_id", text),
         at=fields.optional("at", moment, default),
@@ -171,10 +174,19 @@ def bid(value: object, path: str) -> float:
 
 def moment(value: object, path: str) -> int:
     """Microseconds UTC of RFC 3339 text with a zone, or of epoch milliseconds."""
-    return parse_time(value, path)
+    micros = parse_time(value, path)
+    check_moment(micros, path)
+    return micros
+
+
+def check_moment(micros: int, path: str) -> None:
+    """Refuse microseconds UTC that no calendar holds."""
+    if not _FIRST_US <= micros <= _LAST_US:
+        raise InputError(f"{path}: expected a time of the years 1 to 9999 UTC, got {micros} microseconds since 1970")
 
 
 _LARGEST_BID = 3.4e38
+_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 def _wrong(value: object, path: str) -> Any:

@@ -35,7 +35,8 @@ LEAP = 1024
 
 _GIVEN_BYTES = 200
 _WAY_OUT = (
-    "restore the directory from a backup; the next `adsieve index update` builds log.json again where that can be done"
+    "restore the directory from a backup; the next `adsieve index update` builds log.json again where that can be "
+    "done, and with --new-log begins another log"
 )
 
 
@@ -89,6 +90,8 @@ class UpdateLog:
         self.directory = Path(directory)
         self.damaged = 0
         """Lines that could not be read, as far as this object has read."""
+        self.damage: list[str] = []
+        """Where they stand."""
         self._read_to: tuple[str, _Place] | None = None
         self._end: tuple[str, _Place] | None = None
 
@@ -122,8 +125,8 @@ class UpdateLog:
 
     def covers(self, position: UpdatePosition | None) -> bool:
         """Whether the log still holds all that an index merged up to ``position`` lacks."""
-        manifest = self.manifest()
-        return manifest is None or _seq_in(manifest, position) >= manifest.floor
+        end, manifest = self.end, self.manifest()  # the end, since a log that is broken covers nothing
+        return end is None or manifest is None or _seq_in(manifest, position) >= manifest.floor
 
     def read(self, after: UpdatePosition | None = None) -> Iterator[Update]:
         """Updates after a position, in order; all where it is None or of another log.
@@ -169,6 +172,24 @@ class UpdateLog:
             self._note_given(manifest, seq + len(updates))
             numbered = [_with_seq(update, seq + place) for place, update in enumerate(updates, 1)]
             return self._append(manifest, numbered)
+
+    def repair(self) -> None:
+        """Build a damaged manifest again, as the next append does; ArtifactError where that cannot be done."""
+        try:
+            self.manifest()
+        except ArtifactError:
+            with self.locked():
+                self._manifest_or_rebuilt()
+
+    def set_aside(self) -> Path | None:
+        """Move the log, whatever is left of it, out of the way of a new one; returns where it is."""
+        if not self.directory.is_dir():
+            return None
+        aside = self.directory.with_name(f"{self.directory.name}-aside-{secrets.token_hex(4)}")
+        with self.locked():
+            self.directory.rename(aside)
+        self._read_to = self._end = None
+        return aside
 
     def append_mirrored(self, updates: Sequence[Update], *, log: str, floor: int = 0) -> UpdatePosition:
         """Append updates of another copy of the log, with the numbers that they have there.
@@ -276,9 +297,11 @@ class UpdateLog:
         for place in self._places(manifest, after):
             scanned = scan(self._bytes(place), place.seq)
             if scanned.damaged:
-                self.damaged += scanned.damaged
-                path = self.directory / place.segment
-                log.error("%s: %d damaged lines are skipped, their updates are lost", path, scanned.damaged)
+                self.damaged += len(scanned.damaged)
+                path, lines = self.directory / place.segment, ", ".join(map(str, scanned.damaged[:5]))
+                where = f"lines {lines} after byte {place.offset}" if place.offset else f"lines {lines}"
+                self.damage.append(f"{path}: {where}{', ...' if len(scanned.damaged) > 5 else ''}")
+                log.error("%s: %d damaged lines are skipped, their updates are lost", path, len(scanned.damaged))
             yield from (update for update in scanned.updates if update.seq > after)
             end = _Place(place.segment, place.offset + scanned.size, scanned.seq)
             self._read_to = manifest.log, end

@@ -49,6 +49,7 @@ def read_parquet(path: Path) -> Iterator[tuple[str, Update]]:
 
 def _update(cells: dict[str, Any], valid_from: int, features: list[str], where: str) -> tuple[str, Update]:
     try:
+        checks.check_moment(valid_from, "valid_from")
         bid = cells.get("bid", UNSET)
         return where, Update(
             ad_id=checks.text(cells["ad_id"], "ad_id"),

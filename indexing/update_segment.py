@@ -29,13 +29,13 @@ class Scanned:
         updates: Of whole batches, in order.
         size: Bytes of whole batches; the rest of the stretch is unfinished.
         seq: Of the last line of these; estimated where that line is damaged, so that no number is given twice.
-        damaged: Lines that were skipped.
+        damaged: Lines of the stretch that were skipped, from 1 on.
     """
 
     updates: list[Update]
     size: int
     seq: int
-    damaged: int
+    damaged: list[int]
 
 
 def encode_batch(updates: Sequence[Update]) -> bytes:
@@ -57,24 +57,25 @@ def scan(data: bytes, seq: int = 0) -> Scanned:
         (['a', 'b'], True)
     """
     updates: list[Update] = []
-    num_whole = size = at = damaged = whole_damaged = 0
+    damaged: list[int] = []
+    num_whole = size = at = num_damaged = 0
     whole_seq = seq
     *lines, rest = data.split(b"\n")
-    for line in [*lines, *_whole(rest)]:
+    for number, line in enumerate([*lines, *_whole(rest)], 1):
         at = min(at + len(line) + 1, len(data))
         if not line:  # the end of a line that was whole without it
             size = at if size == at - 1 else size
             continue
         update = _read(line)
         if update is None:
-            damaged += 1
+            damaged.append(number)
             seq = _lost_seq(line, seq)
         else:
             updates.append(update)
             seq = update.seq
         if update is None or line[_CRC_DIGITS + 1 : _CRC_DIGITS + 2] == _LAST:
-            num_whole, size, whole_seq, whole_damaged = len(updates), at, seq, damaged
-    return Scanned(updates[:num_whole], size, whole_seq, whole_damaged)
+            num_whole, size, whole_seq, num_damaged = len(updates), at, seq, len(damaged)
+    return Scanned(updates[:num_whole], size, whole_seq, damaged[:num_damaged])
 
 
 def cut_seq(rest: bytes, seq: int) -> int:

@@ -1,6 +1,9 @@
 """``adsieve index update``: what it takes, what it refuses, and that it is all or nothing."""
 
+import hashlib
 import json
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,8 @@ import pytest
 from msgspec import UNSET
 from typer.testing import CliRunner, Result
 
-from contracts.errors import InputError, LogError
+from contracts.artifact import READY
+from contracts.errors import ArtifactError, InputError, LogError
 from indexing.cli import app
 from indexing.stores import open_store
 from indexing.update_record import Update
@@ -69,6 +73,70 @@ def test_content_is_taken_with_features_that_only_later_models_read(update: Any)
     assert "features that no current model reads, kept for later ones: smell" in result.output
     assert appended[0].content.features == content["features"]
     assert appended[0].at == appended[0].content.valid_from == 2_208_988_800_000_000
+    assert "content of 1 ads is valid from more than a day ahead, and counts at once: n" in result.output
+
+
+def test_a_state_with_older_content_is_as_old_as_the_update(update: Any) -> None:
+    content = CONTENT | {"valid_from": "2001-01-01T00:00:00Z"}
+    before = time.time_ns() // 1000
+    result, appended = update("-", given=line(ad_id="n", bid=1, content=content))
+    assert result.exit_code == 0, result.output
+    assert before <= appended[0].at <= time.time_ns() // 1000
+    assert appended[0].content.valid_from < before
+    assert "ahead" not in result.output
+
+
+def test_ads_that_no_serving_release_knows_are_told(update: Any) -> None:
+    update("-", given=line(ad_id="by-update", content=CONTENT))
+    result, appended = update("--takedown", "ad-1", "--takedown", "by-update", "--takedown", "typo", "--bid", "x=1")
+    assert result.exit_code == 0, result.output
+    assert "warning: 2 of 4 ads are in no serving release: typo, x\n" in result.output
+    assert len(appended) == 4
+
+
+def test_a_damaged_line_is_told(update: Any, store: Path) -> None:
+    update("--takedown", "ad-1")
+    path = max((store / "updates").glob("*.jsonl"))
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"takedown"', b'"takedawn"', 1))
+    try:
+        result, _ = update("--bid", "ad-2=1")
+        assert result.exit_code == 0, result.output
+        assert "damaged lines in all, their updates are lost" in result.output
+    finally:
+        path.write_bytes(whole)
+
+
+def test_a_damaged_manifest_of_the_log_is_built_again(update: Any, store: Path) -> None:
+    update("--takedown", "ad-1")
+    before = open_store(store).update_log().end
+    (store / "updates" / "log.json").write_bytes(b"{")
+    result = CliRunner().invoke(app, ["update", "--bid", "ad-2=1", "--store", str(store)])
+    assert result.exit_code == 0, result.output
+    after = open_store(store).update_log().end
+    assert (after.log, after.seq) == (before.log, before.seq + 1)
+
+
+def test_a_log_that_is_gone_is_not_begun_again_unasked(built: Any, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    shutil.copytree(built.path, index)
+    data = json.loads((index / "manifest.json").read_bytes())
+    manifest = json.dumps(data | {"updates": {"log": "the-lost-one", "seq": 7}}).encode()
+    (index / "manifest.json").write_bytes(manifest)
+    (index / READY).write_text(hashlib.sha256(manifest).hexdigest())
+    store = tmp_path / "store"
+    open_store(store).publish(two_tower=built.two_tower.path, heavy=built.heavy.path, index=index)
+    command = ["update", "--takedown", "ad-1", "--store", str(store)]
+    result = CliRunner().invoke(app, command)
+    assert isinstance(result.exception, ArtifactError)
+    assert "the log of updates the-lost-one, which index" in str(result.exception)
+    assert "--new-log" in str(result.exception)
+    assert open_store(store).update_log().end is None
+    for _ in range(2):
+        assert CliRunner().invoke(app, [*command, "--new-log"]).exit_code == 0
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert len(list(store.glob("updates-aside-*"))) == 1
+    assert open_store(store).update_log().end.seq == 2
 
 
 def test_rows_of_parquet_are_content_as_of_their_time(update: Any, ads_table: Any, tmp_path: Path) -> None:
@@ -107,6 +175,8 @@ def test_rows_of_parquet_are_content_as_of_their_time(update: Any, ads_table: An
         (line(ad_id="a"), "expected at least one of status, bid"),
         (b"[1]", r"the line: expected an object, got \[1\]"),
         (b"\xff", "not JSON"),
+        (b'{"ad_id":' + b"[" * 100_000, "nested too deeply"),
+        (line(ad_id="a", bid=1, at="9999-12-31T23:59:59-12:00"), "at: expected a time of the years 1 to 9999 UTC"),
         (
             line(ad_id="a", content={**CONTENT, "scenario": "x"}),
             'content.scenario: "x" has no release, expected one of \'sh',

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from contracts.errors import AdsieveError
+from contracts.errors import AdsieveError, ArtifactError
 from contracts.release import UpdatePosition
 from indexing import compaction, update_log
 from indexing.compaction import compact
@@ -171,3 +171,14 @@ def _states(updates: list[Update]) -> dict[tuple[str, str], object]:
             if getattr(update, name) is not unset:
                 states[update.ad_id, name] = getattr(update, name)
     return states
+
+
+def test_a_log_with_a_damaged_line_is_not_compacted(tmp_path: Path) -> None:
+    log = UpdateLog(tmp_path / "updates")
+    log.append([Update(ad_id=f"ad-{number}", at=0, takedown=True) for number in range(3)])
+    path = next(log.directory.glob("*.jsonl"))
+    damaged = path.read_bytes().replace(b"ad-1", b"ad-9")
+    path.write_bytes(damaged)
+    with pytest.raises(ArtifactError, match=rf"{path.name}: lines 2: 1 damaged lines in all: the log is not compacted"):
+        compact(log, [log.end])
+    assert path.read_bytes() == damaged
