@@ -72,7 +72,7 @@ def reencode_index(*, index: Path, heavy: Path, ads: Ads, out: Path, updates: Up
                 block.fill_from(_of_dataset(dataset, encoder.columns), advance, first_counts=False)
             with progress("Encoding updates", total=None) as advance:
                 block.fill_from(_of_updates(updates, source, encoder.columns), advance, first_counts=True)
-            block.check_complete(has_log=updates is not None)
+            block.check_complete(updates)
         finally:
             block.close()
         manifest = _manifest(aside, source, bundle, block, profile)
@@ -185,17 +185,21 @@ class _HeavyBlock:
             if len(mine):
                 self._encode(columns.take(pa.array(mine)), rows[mine].astype(np.int64), file)
 
-    def check_complete(self, *, has_log: bool) -> None:
+    def check_complete(self, log: UpdateLog | None) -> None:
         """Refuse where an ad of the index did not come, or cannot be encoded."""
         manifest, lacking = self._source.manifest, len(self._source) - self._num_found
         if lacking:
             bits = np.unpackbits(self._found, count=len(self._source), bitorder="little")
             some = self._source.id_table.ids(np.flatnonzero(bits == 0)[:5])
-            of_log = "" if has_log or manifest.updates is None else ", and the store whose updates it merged,"
+            of_log, why = "", ""
+            if manifest.updates is not None and log is None:
+                of_log = ", and the store whose updates it merged,"
+            elif manifest.updates is not None and log is not None and _was_pruned(log):
+                why = "they came from updates that `prune` has since dropped; "
             raise LogError(
                 f"{self._source.path}: {lacking:,} of its {len(self._source):,} ads are not in the dataset with the "
-                f"valid_from that the index keeps, such as {some}; give the dataset{of_log} that it was built of, or "
-                "run `adsieve index build` with the heavy bundle"
+                f"valid_from that the index keeps, such as {some}; {why}give the dataset{of_log} that it was built of, "
+                "or run `adsieve index build` with the heavy bundle"
             )
         if self.counted.num_invalid:
             raise LogError(
@@ -230,6 +234,12 @@ class _HeavyBlock:
                 _write_at(handle, ordered[run[0] : run[-1] + 1], HEADER_BYTES + int(rows[order[run[0]]]) * row_bytes)
         np.bitwise_or.at(self._found, rows >> 3, (1 << (rows & 7)).astype(np.uint8))
         self._num_found += len(rows)
+
+
+def _was_pruned(log: UpdateLog) -> bool:
+    """Whether content that indexes had merged was dropped from the log."""
+    manifest = log.manifest()
+    return manifest is not None and manifest.floor > 0
 
 
 def _write_at(handle: int, values: np.ndarray, offset: int) -> None:

@@ -102,7 +102,7 @@ def test_the_manifest_is_the_summary(ads: Path, bundles: Path, tmp_path: Path) -
     }
     assert manifest.statuses["paused"] == sum(row["status"] == "paused" for row in expected)
     assert sum(manifest.statuses.values()) == 160
-    assert manifest.dropped == {"features": 0, "embedding": 0}
+    assert manifest.dropped == {"features": 0, "bid": 0, "embedding": 0}
     assert manifest.coverage["two_tower"]["rows"] == 160
     assert manifest.coverage["two_tower"]["missing"]["category"] == sum(row["category"] is None for row in expected)
     others = sum(row["category"] == "other" for row in expected)
@@ -180,7 +180,7 @@ def test_bad_ads_are_dropped_and_counted_up_to_a_share(ads_table: MakeTable, bun
     ads = write(tmp_path / "ads", table)
     manifest = build(ads, bundles, tmp_path / "index", max_dropped_share=0.05)
     index = Index.open(tmp_path / "index")
-    assert manifest.dropped == {"features": 3, "embedding": 0}
+    assert manifest.dropped == {"features": 3, "bid": 0, "embedding": 0}
     assert sum(manifest.faults.values()) == 3
     assert manifest.num_ads == len(index) == 77
     assert index.id_table.lookup(["ad-0-ü", "ad-5", "ad-10"]).tolist() == [-1, -1, -1]
@@ -201,8 +201,8 @@ def test_an_embedding_beyond_half_precision_is_dropped(
     ads = write(tmp_path / "ads", ads_table(100, price=prices))
     half = build(ads, tmp_path, tmp_path / "half", heavy=False, max_dropped_share=0.05)
     full = build(ads, tmp_path, tmp_path / "full", heavy=False, precision="fp32")
-    assert half.dropped == {"features": 0, "embedding": 1}
-    assert full.dropped == {"features": 0, "embedding": 0}
+    assert half.dropped == {"features": 0, "bid": 0, "embedding": 1}
+    assert full.dropped == {"features": 0, "bid": 0, "embedding": 0}
     assert np.isfinite(Index.open(tmp_path / "half").vectors).all()
 
 

@@ -113,7 +113,7 @@ def test_batches_and_their_counters_equal_the_whole(
     counters = Counters()
     for part in parts:
         counters = counters.merge(Counters.from_dict(part.counters.as_dict()))
-    assert counters.dropped == whole.counters.dropped == {"features": 2, "embedding": 0}
+    assert counters.dropped == whole.counters.dropped == {"features": 2, "bid": 0, "embedding": 0}
     assert counters.faults == whole.counters.faults
     assert counters.coverage == whole.counters.coverage
     assert sum(part.num_read for part in parts) == whole.num_read == 200

@@ -13,6 +13,7 @@ import pytest
 from contracts.errors import LogError, MismatchError
 from contracts.release import IndexManifest
 from indexing import reencode
+from indexing.compaction import compact
 from indexing.config import IndexConfig
 from indexing.index import Index
 from indexing.nightly import build_index
@@ -97,6 +98,9 @@ def test_merged_content_is_read_from_the_log(ads: Path, bundles: Path, other: Pa
         reencode_index(**arguments, out=tmp_path / "index")
     reencode_index(**arguments, out=tmp_path / "index", updates=log)
     check_equal(tmp_path / "index", tmp_path / "expected", tmp_path / "source")
+    compact(log, [log.end])
+    with pytest.raises(LogError, match=r"2 of its 161 ads .*; they came from updates that `prune` has since dropped; "):
+        reencode_index(**arguments, out=tmp_path / "again", updates=log)
 
 
 def test_faults_of_the_dataset_are_named(
