@@ -49,13 +49,18 @@ Local = Annotated[
 
 
 def opened_store(store: str, local: Path | None) -> "OpenStore":
-    """The store of a command, with what others published; what of that is damaged is told."""
-    from contracts.errors import ArtifactError
+    """The store of a command, with what others published; what of that is damaged or out of reach is told.
+
+    What must reach a Redis server fails later; what is only read is read from the mirror.
+    """
+    from contracts.errors import AdsieveError, InputError
     from indexing.stores import open_store
 
     found = open_store(store, local=local)
     try:
         found.refresh()
-    except ArtifactError as error:
+    except InputError:
+        raise
+    except AdsieveError as error:
         typer.echo(f"warning: {error}", err=True)
     return found

@@ -25,4 +25,4 @@ class IndexConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_dropped_share: Annotated[float, Meta(ge=0, le=1)] = 0.01
     batch_size: Annotated[int, Meta(ge=1, le=65_536)] = 16_384
     threads: Annotated[int, Meta(ge=1, le=256)] = 2
-    checkpoint_ads: Annotated[int, Meta(ge=1)] = 200_000
+    checkpoint_ads: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 200_000

@@ -103,6 +103,10 @@ class LiveIndex:
         """Whether ads are active, not taken down, and have budget left, bool [K]."""
         return self._servable[rows]
 
+    def withdrawn(self, rows: np.ndarray) -> np.ndarray | None:
+        """Whether ads are taken down or without budget, bool [K]: never to be shown; None where no update says so."""
+        return None if self._overlay is None else self._overlay.withdrawn[rows]
+
     def bids(self, rows: np.ndarray) -> np.ndarray:
         """Bids, float32 [K]; NaN where there is none."""
         return self._bids[rows]
@@ -156,13 +160,15 @@ class LiveIndex:
         """Which rows a search may find, bool [num_rows]; None where all may.
 
         Args:
-            servable: Leave out what is not servable.
+            servable: Leave out what is not servable; what is taken down or without budget is left out anyway.
             with_bid: Leave out ads without a bid, where any ad has one.
             excluded_advertisers: Leave out their ads.
         """
         num_rows, masks = self.num_rows, []
         if servable:
             masks.append(self._servable[:num_rows])
+        elif self._overlay is not None:
+            masks.append(~self._overlay.withdrawn[:num_rows])
         if with_bid and self._any_bid():
             masks.append(self._has_bid[:num_rows])
         codes, own_codes = self._advertiser_codes(excluded_advertisers)

@@ -24,10 +24,12 @@ class Effect:
 
     Args:
         servable: Bool [N].
+        withdrawn: Taken down, or without budget, whatever the status: never to be shown, bool [N].
         bids: float32 [N]; NaN where there is none.
     """
 
     servable: np.ndarray
+    withdrawn: np.ndarray
     bids: np.ndarray
 
 
@@ -50,8 +52,8 @@ def effect(states: States, base: np.ndarray, index: Index, merged: int) -> Effec
     status = np.where(counts(states.status_seq, states.status_at), states.status, status)
     bids = np.where(known, index.bids[rows], np.nan)
     bids = np.where(counts(states.bid_seq, states.bid_at), states.bids, bids)
-    servable = (status == ACTIVE) & ~states.taken_down & ~states.spent
-    return Effect(servable, bids.astype(np.float32))
+    withdrawn = states.taken_down | states.spent
+    return Effect((status == ACTIVE) & ~withdrawn, withdrawn, bids.astype(np.float32))
 
 
 class AdRows:

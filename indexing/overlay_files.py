@@ -2,7 +2,8 @@
 
     current                                        name of the directory of the files below; replaced by one rename
     header.bin                                     written last, see ``HEADER``
-    servable, has_bid, bids, objectives, newest    of all rows: A of the index, then the overlay's [A + capacity]
+    servable, withdrawn, has_bid, bids, objectives, newest
+                                                   of all rows: A of the index, then the overlay's [A + capacity]
     stale, rebid                                   of the index's rows [A]
     vectors, bias, scales, heavy-ids, heavy-floats, seq, valid_from, is_here, is_gone, text-ends     of its own rows
     text.bin                                       id and advertiser of its own rows, one after the other
@@ -30,7 +31,7 @@ from indexing.index import Index
 
 ACTIVE = STATUSES.index("active")
 
-MAGIC = b"adsieve1"
+MAGIC = b"adsieve2"
 HEADER = np.dtype(
     [
         ("magic", "S8"),
@@ -49,7 +50,14 @@ NEWEST, GONE = 0, -1
 
 CURRENT, TEXT_FILE = "current", "text.bin"
 _HEADER_FILE = "header.bin"
-_ALL_ROWS = {"servable": np.bool_, "has_bid": np.bool_, "bids": np.float32, "objectives": np.int8, "newest": np.int32}
+_ALL_ROWS = {
+    "servable": np.bool_,
+    "withdrawn": np.bool_,
+    "has_bid": np.bool_,
+    "bids": np.float32,
+    "objectives": np.int8,
+    "newest": np.int32,
+}
 _INDEX_ROWS = {"stale": np.bool_, "rebid": np.int32}
 
 
@@ -60,7 +68,7 @@ class OverlayArrays:
     Args:
         text: The file of texts, open: it can be read when the directory has been removed.
         header: One record of ``HEADER``.
-        servable, has_bid, bids, objectives, newest: [A + capacity]; ``newest`` as of ``NEWEST``.
+        servable, withdrawn, has_bid, bids, objectives, newest: [A + capacity]; ``newest`` as of ``NEWEST``.
         stale: bool [A], rows that a search of the index must not find: there is a newer one, or the bid is another.
         rebid: int32 [A]: the first ``num_rebid`` are rows of the index whose bid changed.
         rows: Arrays of the overlay's own rows [capacity, ...], by name. ``is_gone`` marks one that only tells that the
@@ -71,6 +79,7 @@ class OverlayArrays:
     text: BinaryIO
     header: np.ndarray
     servable: np.ndarray
+    withdrawn: np.ndarray
     has_bid: np.ndarray
     bids: np.ndarray
     objectives: np.ndarray

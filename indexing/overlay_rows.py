@@ -46,7 +46,7 @@ class RowWriter:
         servable = effect.servable & ~ads.gone[slots]
         for rows, offset in ((ads.base[slots], 0), (ads.own[slots], self._num_ads)):
             has_row = rows >= 0
-            self._set(rows[has_row] + offset, servable[has_row], effect.bids[has_row])
+            self._set(rows[has_row] + offset, servable[has_row], effect.withdrawn[has_row], effect.bids[has_row])
         base = ads.base[slots]
         self._note_bids(base[base >= 0], effect.bids[base >= 0])
 
@@ -65,7 +65,7 @@ class RowWriter:
         places, slots = np.arange(first, stop), np.array([row.slot for row in rows], np.int64)
         self._write_values(rows, places)
         gone = arrays.rows["is_gone"][places]
-        self._set(places + self._num_ads, effect.servable & ~gone, effect.bids)
+        self._set(places + self._num_ads, effect.servable & ~gone, effect.withdrawn, effect.bids)
         arrays.newest[places + self._num_ads] = np.where(gone, GONE, NEWEST)
         arrays.header["num_rows"][0] = stop
         before = ads.own[slots]
@@ -93,7 +93,7 @@ class RowWriter:
         for name, column in larger.rows.items():
             if name != "text-ends":
                 column[:count] = old.rows[name][kept]
-        for name in ("servable", "has_bid", "bids", "objectives", "newest"):
+        for name in ("servable", "withdrawn", "has_bid", "bids", "objectives", "newest"):
             values, new = getattr(old, name), getattr(larger, name)
             new[: self._num_ads] = values[: self._num_ads]
             new[self._num_ads : self._num_ads + count] = values[self._num_ads + kept]
@@ -129,7 +129,8 @@ class RowWriter:
                 own[name][targets] = values[sources]
             self.arrays.objectives[targets + self._num_ads] = part.objectives[sources]
 
-    def _set(self, rows: np.ndarray, servable: np.ndarray, bids: np.ndarray) -> None:
+    def _set(self, rows: np.ndarray, servable: np.ndarray, withdrawn: np.ndarray, bids: np.ndarray) -> None:
+        self.arrays.withdrawn[rows] = withdrawn
         self.arrays.servable[rows] = servable
         self.arrays.bids[rows] = bids
         self.arrays.has_bid[rows] = ~np.isnan(bids)

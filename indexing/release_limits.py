@@ -24,8 +24,8 @@ class ReleaseLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         max_calibration_heavy: The same against the release's own heavy ranker.
     """
 
-    min_requests: Annotated[int, Meta(ge=1)] = 10
-    survivors: Annotated[int, Meta(ge=1)] = 100
+    min_requests: Annotated[int, Meta(ge=1, le=1_000_000)] = 10
+    survivors: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
     min_overlap: Share | None = 0.5
     max_unknown_share: Share | None = 0.1
     max_inactive_share: Share | None = 0.5

@@ -95,9 +95,22 @@ def open_store(spec: str | Path, *, local: Path | None = None) -> Store:
     return DirectoryStore(Path(text))
 
 
+def shown_store(spec: str | Path) -> str:
+    """A store as messages name it: without user and password.
+
+    Example:
+        >>> shown_store("redis://me:secret@host:6379/0")
+        'redis://host:6379/0'
+    """
+    text = str(spec)
+    if not text.startswith(SCHEMES):
+        return text
+    parts = urlsplit(text)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
 def default_mirror(url: str) -> Path:
     """Directory of the mirror of a Redis store; the password is no part of its name."""
-    parts = urlsplit(url)
-    named = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    named = shown_store(url)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "adsieve" / hashlib.sha256(named.encode()).hexdigest()[:16]

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -35,19 +36,19 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         with workers:
-            tasks = [
-                asyncio.create_task(_repeat(follower.poll, settings.poll_interval_s)),
-                asyncio.create_task(_repeat(follower.apply_updates, settings.update_interval_s)),
-            ]
+            repeated = [(follower.poll, settings.poll_interval_s), (follower.apply_updates, settings.update_interval_s)]
             if store.local is not store:
-                refresh = partial(follower.attempt, "refresh", store.refresh)
-                tasks.append(asyncio.create_task(_repeat(refresh, settings.update_interval_s)))
+                repeated.append((partial(follower.attempt, "refresh", store.refresh), settings.update_interval_s))
+            # Threads of their own: updates wait neither for a release that loads nor for a route that does.
+            threads = ThreadPoolExecutor(len(repeated), thread_name_prefix="follow")
+            tasks = [asyncio.create_task(_repeat(threads, work, interval_s)) for work, interval_s in repeated]
             try:
                 yield
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                threads.shutdown(cancel_futures=True)
                 follower.close()
 
     app = FastAPI(
@@ -66,11 +67,11 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-async def _repeat(work: Callable[[], None], interval_s: float) -> None:
+async def _repeat(threads: Executor, work: Callable[[], None], interval_s: float) -> None:
     """Do something again and again for ever, in a thread of its own: it may block, the event loop may not."""
     while True:
         try:
-            await asyncio.to_thread(work)
+            await asyncio.get_running_loop().run_in_executor(threads, work)
         except Exception:
             log.exception("%s failed", work)
         await asyncio.sleep(interval_s)

@@ -184,10 +184,12 @@ def _mark_unservable(
 ) -> None:
     """Mark ads that must not be served now, and those of excluded advertisers."""
     places = np.flatnonzero(mine & (rows >= 0) & (reasons == Reason.KEPT))
+    withdrawn = loaded.live.withdrawn(rows[places])
     if settings.inactive_ads == "drop":
-        servable = loaded.live.servable(rows[places])
-        reasons[places[~servable]] = Reason.INACTIVE
-        places = places[servable]
+        withdrawn = ~loaded.live.servable(rows[places])
+    if withdrawn is not None:
+        reasons[places[withdrawn]] = Reason.INACTIVE
+        places = places[~withdrawn]
     excluded = loaded.live.excluded(excluded_advertisers, rows[places])
     if excluded is not None:
         reasons[places[excluded]] = Reason.FILTERED

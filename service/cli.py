@@ -116,6 +116,7 @@ def rank_file(path: Path, settings: "Settings") -> "RankResponse":
     """
     from contracts.errors import InputError, RequestError
     from indexing.cli_options import opened_store
+    from indexing.stores import shown_store
     from service.deadline import Deadline
     from service.ranker import rank as rank_request
     from service.releases import load_snapshot
@@ -132,7 +133,7 @@ def rank_file(path: Path, settings: "Settings") -> "RankResponse":
     store = opened_store(str(settings.store), settings.local)
     snapshot = load_snapshot(store.local, engine_threads=settings.engine_threads)
     if not snapshot.releases:
-        raise InputError(f"{settings.store}: holds no release, publish one by `adsieve index publish`")
+        raise InputError(f"{shown_store(settings.store)}: holds no release, publish one by `adsieve index publish`")
     timeout_ms = settings.timeout_ms if request.timeout_ms is None else request.timeout_ms
     return rank_request(request, snapshot, settings, Deadline.after_ms(timeout_ms)).response
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from contracts.release import Release
 from indexing.store import DirectoryStore
-from service.overlays import Overlays, overlay_root
+from service.overlays import Overlays, overlay_name, overlay_root
 from service.releases import LoadedRelease, Snapshot, load_release
 from service.settings import Settings
 from service.telemetry import Telemetry
@@ -43,6 +43,7 @@ class Follower:
         self._store, self._settings, self._telemetry = store, settings, telemetry
         self._overlays = Overlays(overlay_root(settings, store), store, wait_s=settings.update_wait_s)
         self._lock = threading.Lock()
+        self._swapping = threading.Lock()
         self._snapshot = Snapshot()
         self._loaded_at: dict[str, float] = {}
         self._failures: dict[str, Failure] = {}
@@ -92,15 +93,21 @@ class Follower:
             self._failures.pop("", None)
             for scenario in scenarios:
                 self._follow(scenario, retry_failed)
-            self._renew_overlays()
             if scenarios and all(scenario in self._snapshot.releases for scenario in scenarios):
                 self._is_ready = True
 
     def apply_updates(self) -> None:
         """Bring new updates into effect, and tell of them; what serves goes on whatever happens."""
-        self.attempt("updates", self._overlays.apply)
-        for loaded in self._snapshot.releases.values():
-            self._telemetry.updated(loaded, self._store.update_log().end, self._overlays.faults(loaded.versions.index))
+        self.attempt("updates", self._apply)
+
+    def _apply(self) -> None:
+        try:
+            self._overlays.apply()
+        finally:
+            self._renew_overlays()
+            end = self._store.update_log().end
+            for loaded in self._snapshot.releases.values():
+                self._telemetry.updated(loaded, end, self._overlays.faults(_overlay_of(loaded)))
 
     def attempt(self, what: str, work: Callable[[], None]) -> None:
         """Do something that may fail without harm to what serves; a failure stands until the next success."""
@@ -120,10 +127,10 @@ class Follower:
 
     def _renew_overlays(self) -> None:
         """Open again what was replaced by its writer."""
-        for loaded in list(self._snapshot.releases.values()):
-            if loaded.live.is_retired:
-                live = self._overlays.reopen(loaded.index)
-                if live is not None:
+        for scenario, loaded in list(self._snapshot.releases.items()):
+            live = self._overlays.reopen(_overlay_of(loaded)) if loaded.live.is_retired else None
+            with self._swapping:
+                if live is not None and self._snapshot.releases[scenario] is loaded:
                     self._snapshot = self._snapshot.with_release(
                         replace(loaded, live=live, retriever=loaded.retriever.over(live))
                     )
@@ -174,12 +181,11 @@ class Follower:
 
     def _serve(self, loaded: LoadedRelease) -> None:
         before = self._snapshot.releases.get(loaded.scenario)
-        self._snapshot = self._snapshot.with_release(loaded)
+        with self._swapping:
+            self._snapshot = self._snapshot.with_release(loaded)
         self._loaded_at[loaded.scenario] = time.time()
         self._telemetry.loaded(before, loaded, self._loaded_at[loaded.scenario])
-        self._overlays.keep(
-            {release.versions.index for release in self._snapshot.releases.values()}, self._named_indexes()
-        )
+        self.attempt("overlays", self._tidy_overlays)
         log.info("scenario %s is served by release %s", loaded.scenario, loaded.release.release_id)
 
     def _fall_back(self, scenario: str) -> None:
@@ -190,9 +196,11 @@ class Follower:
             except Exception as error:
                 log.error("release %s of %s is refused too: %s", name, scenario, error)
 
-    def _named_indexes(self) -> set[str]:
-        """Versions of the indexes that a rollback can reach."""
-        return {release.index for scenario in self._store.scenarios() for release in self._store.list(scenario)}
+    def _tidy_overlays(self) -> None:
+        """Keep those of indexes that serve or that a rollback can reach."""
+        self._overlays.let_go({_overlay_of(release) for release in self._snapshot.releases.values()})
+        reachable = {release.index for scenario in self._store.scenarios() for release in self._store.list(scenario)}
+        self._overlays.clean(reachable | {release.versions.index for release in self._snapshot.releases.values()})
 
     def _older(self, scenario: str) -> Sequence[str]:
         try:
@@ -206,6 +214,10 @@ class Follower:
         self._telemetry.release_failures.labels(scenario).inc()
         message = f"{type(error).__name__}: {error}"
         self._failures[scenario] = Failure(release_id=release_id, error=message, at=time.time())
+
+
+def _overlay_of(loaded: LoadedRelease) -> str:
+    return overlay_name(loaded.index, with_heavy=loaded.heavy is not None)
 
 
 def usual_survivors(survivors: int) -> tuple[int, ...]:

@@ -5,8 +5,8 @@ writes, and take over when it is gone. An index is only handed out once the log,
 effect in it: so no release that is published or rolled back to begins to serve without its takedowns.
 """
 
+import hashlib
 import logging
-import shutil
 import socket
 import threading
 import time
@@ -20,7 +20,7 @@ from contracts.errors import AdsieveError
 from contracts.release import UpdatePosition
 from indexing.index import Index
 from indexing.live import LiveIndex
-from indexing.overlay_writer import OverlayTakenError, OverlayWriter
+from indexing.overlay_writer import OverlayTakenError, OverlayWriter, remove_overlay
 from indexing.store import DirectoryStore
 from service.settings import Settings
 
@@ -30,6 +30,7 @@ FOLDER = "overlays"
 HOSTS = "hosts"
 
 _PAUSE_S = 0.02
+_LIGHT = ".light"
 
 
 @dataclass
@@ -66,11 +67,11 @@ class Overlays:
             AdsieveError: The log is not in effect after ``wait_s``, or the overlay cannot be written.
             ArtifactError: The log cannot be read.
         """
-        version = index.manifest.version
-        overlay = self._overlays.get(version)
+        name = overlay_name(index, with_heavy=heavy is not None)
+        overlay = self._overlays.get(name)
         if overlay is None:
-            overlay = _Overlay(index, two_tower, heavy, self._root / version, threading.Lock())
-            self._overlays[version] = overlay
+            overlay = _Overlay(index, two_tower, heavy, self._root / name, threading.Lock())
+            self._overlays[name] = overlay
         end = self._store.update_log().end
         deadline = time.monotonic() + self._wait_s
         while True:
@@ -84,18 +85,20 @@ class Overlays:
             live = LiveIndex.open(index, two_tower.schema, overlay.directory)
             if live is not None and _has_reached(live.position, end):
                 return live
-            if overlay.writer is None and time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 break
+            if live is not None and overlay.writer is not None:
+                end = self._store.update_log().end  # another log took the place of the one that was asked
             time.sleep(_PAUSE_S)
         raise AdsieveError(
             f"{overlay.directory}: the updates up to {end.seq if end else 0} are not in effect after "
             f"{self._wait_s:g} s; another process of this host writes there"
         )
 
-    def reopen(self, index: Index) -> LiveIndex | None:
+    def reopen(self, name: str) -> LiveIndex | None:
         """The overlay that took the place of one that is retired; None where it is not there yet."""
-        overlay = self._overlays.get(index.manifest.version)
-        return None if overlay is None else LiveIndex.open(index, overlay.two_tower.schema, overlay.directory)
+        overlay = self._overlays.get(name)
+        return None if overlay is None else LiveIndex.open(overlay.index, overlay.two_tower.schema, overlay.directory)
 
     def apply(self) -> None:
         """Bring new updates into effect where this process writes, or where nobody does any more.
@@ -112,25 +115,26 @@ class Overlays:
         if failed is not None:
             raise failed
 
-    def faults(self, version: str) -> dict[str, int]:
+    def faults(self, name: str) -> dict[str, int]:
         """Content that was left out by this process, by fault."""
-        overlay = self._overlays.get(version)
+        overlay = self._overlays.get(name)
         return overlay.writer.faults if overlay is not None and overlay.writer is not None else {}
 
-    def keep(self, serving: set[str], kept: set[str]) -> None:
-        """Let go of the indexes that serve no longer, and remove the overlays of those that no release names.
-
-        What is mapped by a request in flight stays readable.
-        """
-        for version in [version for version in self._overlays if version not in serving]:
-            overlay = self._overlays.pop(version)
+    def let_go(self, serving: set[str]) -> None:
+        """Let other processes write the overlays that serve nothing here any longer."""
+        for name in [name for name in self._overlays if name not in serving]:
+            overlay = self._overlays.pop(name)
             with overlay.lock:
                 if overlay.writer is not None:
                     overlay.writer.close()
+                    overlay.writer = None
+
+    def clean(self, versions: set[str]) -> None:
+        """Remove the overlays of other indexes than these, where nobody writes them."""
         with suppress(FileNotFoundError):
             for directory in self._root.iterdir():
-                if directory.name not in serving | kept and is_name(directory.name):
-                    shutil.rmtree(directory, ignore_errors=True)
+                if directory.name.removesuffix(_LIGHT) not in versions and directory.name not in self._overlays:
+                    remove_overlay(directory)
 
     def close(self) -> None:
         """Let other processes write."""
@@ -138,6 +142,7 @@ class Overlays:
             with overlay.lock:
                 if overlay.writer is not None:
                     overlay.writer.close()
+                    overlay.writer = None
         self._overlays = {}
 
     def _apply(self, overlay: _Overlay) -> None:
@@ -159,11 +164,17 @@ class Overlays:
 
 
 def overlay_root(settings: Settings, store: DirectoryStore) -> Path:
-    """Directory of all overlays of this host; several hosts may share the directory of a store."""
-    if settings.local is not None:
-        return settings.local / FOLDER
+    """Directory of all overlays of one store on this host; several hosts may share the directory of a store."""
+    root = store.root.absolute()
+    if settings.local is not None and settings.local.absolute() != root:
+        return settings.local / hashlib.sha256(str(root).encode()).hexdigest()[:16] / FOLDER
     host = socket.gethostname()
     return store.root / HOSTS / (host if is_name(host) else "localhost") / FOLDER
+
+
+def overlay_name(index: Index, *, with_heavy: bool) -> str:
+    """One for a release with a heavy ranker, another for one without: new ads are encoded for it, or they are not."""
+    return index.manifest.version + ("" if with_heavy or index.heavy_ads is None else _LIGHT)
 
 
 def _has_reached(position: UpdatePosition | None, end: UpdatePosition | None) -> bool:

@@ -50,13 +50,13 @@ def other_sizes(config: DistillConfig, tmp_path: Path) -> Path:
 def test_by_default_a_run_begins_from_what_serves(invoke: Invoke, bundle: Bundle, tmp_path: Path) -> None:
     asked = []
 
-    def serving(store: Path, scenario: str) -> Path:
+    def serving(store: str, scenario: str) -> Path:
         asked.append((store, scenario))
         return bundle.path
 
     found = invoke("--out", tmp_path / "run", "--store", tmp_path / "releases", serving=serving)
     assert found.exit_code == 0, found.output
-    assert asked == [(tmp_path / "releases", "shopping")]
+    assert asked == [(str(tmp_path / "releases"), "shopping")]
     assert f"warm start from {bundle.path} ({bundle.manifest.version}): " in found.stderr
     assert found.stderr.index("warm start from") < found.stderr.index("Distilling the student")
     report = load_run(tmp_path / "run").summary.warm_start

@@ -25,6 +25,8 @@ COMMANDS = {
     "distill publish": (LOGS, "--candidates", "--run", "--against"),
     "distill skew": (LOGS, "--candidates", "--query", "--pins"),
     "index build": ("--ads", "--two-tower", "--heavy"),
+    "index reencode": ("--index", "--heavy", "--ads"),
+    "index export": ("--index",),
 }
 OPTIONAL = ("--bundle", "--series", "--warm-start", "--against")
 OTHERS = {
@@ -78,7 +80,7 @@ def test_out_is_apart_from_what_is_read(
     (tmp_path / "work" / "read").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "work" / "read")
     values = {name: "absent" for name in COMMANDS[command] if name not in OPTIONAL}
-    for name in ("--two-tower", "--heavy", "--bundle", "--query", "--pins"):
+    for name in ("--two-tower", "--heavy", "--bundle", "--query", "--pins", "--index"):
         if name in values or (name == "--bundle" and command == "distill evaluate"):
             (tmp_path / name.strip("-")).mkdir()
             values[name] = name.strip("-")

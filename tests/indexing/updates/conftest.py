@@ -233,8 +233,8 @@ def new_day(built: Built) -> Callable[..., Day]:
 
 @pytest.fixture(scope="session")
 def rules() -> Any:
-    """The reference: ``expected``, ``seen``, ``wanted``, ``merge``."""
-    return SimpleNamespace(expected=expected, seen=seen, wanted=wanted, merge=merge)
+    """The reference: ``expected``, ``seen``, ``wanted``, ``merge``, and the scenario that is not the index's."""
+    return SimpleNamespace(expected=expected, seen=seen, wanted=wanted, merge=merge, ELSEWHERE=ELSEWHERE)
 
 
 @pytest.fixture(scope="session")
