@@ -92,7 +92,7 @@ def test_no_answer_mixes_versions_while_releases_and_updates_move(own_world, own
             faults.extend(wrong)
             number += 2
 
-    threads = [threading.Thread(target=requests, args=(worker,)) for worker in range(2)]
+    threads = [threading.Thread(target=requests, args=(worker,), daemon=True) for worker in range(2)]
     for thread in threads:
         thread.start()
     served = set()
