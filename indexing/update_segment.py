@@ -52,7 +52,7 @@ def scan(data: bytes, seq: int = 0) -> Scanned:
 
     Example:
         >>> batch = encode_batch([Update(seq=1, ad_id="a", at=0, bid=1.0), Update(seq=2, ad_id="b", at=0, bid=2.0)])
-        >>> whole = scan(batch + batch[:-1])
+        >>> whole = scan(batch + batch[:-2])
         >>> [update.ad_id for update in whole.updates], whole.size == len(batch)
         (['a', 'b'], True)
     """

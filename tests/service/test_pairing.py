@@ -21,8 +21,8 @@ from towers.serving import TwoTowerServing
 
 SCENARIO, MOMENT_US = "shopping", 1_772_366_400_000_000
 TYPES = {"ad_key": pa.string(), "tags": pa.list_(pa.string()), "price": pa.float64()}
-FP16_TOLERANCE = 5e-3
-"""Of a probability: an index rounds vectors to 11 bits, a few of them of size about 3 are summed."""
+TOLERANCE = 1.2e-2
+"""Of a probability: the engine that a build chooses may round to BF16 (its gate is 6e-3), an index rounds to fp16."""
 
 
 class Oracle:
@@ -44,7 +44,7 @@ class Oracle:
             pins = tower.embed_ads(tower.ad_encoder.encode(columns).encoded)
             expected = 1 / (1 + np.exp(-(pins * query).sum(axis=2)))
             got = [response.ads.light[task][place] for task in ("click", "conversion")]
-            if ad_id in gone or np.abs(expected - got).max(axis=1).min() > FP16_TOLERANCE:
+            if ad_id in gone or np.abs(expected - got).max(axis=1).min() > TOLERANCE:
                 found.append(ad_id)
         return found
 
