@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from contracts.errors import ArtifactError
 from contracts.release import UpdatePosition
-from indexing.update_log import SEGMENT_BYTES, LogManifest, Segment, UpdateLog
+from indexing.update_log import SEGMENT_BYTES, UpdateLog
+from indexing.update_manifest import LogManifest, Segment
 from indexing.update_record import Update
 from indexing.update_segment import encode_batch
 

@@ -12,7 +12,6 @@ everything was lost, has another id.
 
 import logging
 import os
-import re
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,50 +22,21 @@ import msgspec
 from contracts.artifact import file_lock, fsync, write_json
 from contracts.errors import AdsieveError, ArtifactError, InputError
 from contracts.release import UpdatePosition
+from indexing.update_given import Given, note_given, read_given
+from indexing.update_manifest import MANIFEST, LogManifest, Segment, check_manifest, is_segment
 from indexing.update_record import Update, check_update
 from indexing.update_segment import cut_seq, encode_batch, scan
 
 log = logging.getLogger(__name__)
 
-MANIFEST, GIVEN = "log.json", "given"
 SEGMENT_BYTES = 8 << 20
 LEAP = 1024
 """Where nobody knows which numbers were given, the next one is the first after a multiple of this."""
 
-_GIVEN_BYTES = 200
 _WAY_OUT = (
     "restore the directory from a backup; the next `adsieve index update` builds log.json again where that can be "
     "done, and with --new-log begins another log"
 )
-
-
-class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of the log; ``first`` is the least number that it can hold."""
-
-    name: str
-    first: int
-
-
-class LogManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the log consists of.
-
-    Args:
-        log: Its id.
-        segments: In order; the last one is appended to.
-        floor: Content up to this number, and old state that every kept index holds, may have been dropped.
-    """
-
-    log: str
-    segments: list[Segment]
-    floor: int = 0
-
-
-class _Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What outlives a damaged manifest or segment: id and floor of the log, and the last number that was given."""
-
-    log: str
-    seq: int
-    floor: int
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -115,7 +85,7 @@ class UpdateLog:
         path = self.directory / MANIFEST
         try:
             manifest = msgspec.json.decode(path.read_bytes(), type=LogManifest)
-            _check(manifest)
+            check_manifest(manifest)
             return manifest
         except FileNotFoundError:
             self._require_nothing(path)
@@ -169,7 +139,7 @@ class UpdateLog:
         with self.locked():
             manifest = self._manifest_or_rebuilt() or self._begin(secrets.token_hex(8), floor=0)
             seq = self._last_given(manifest, self._end_of(manifest))
-            self._note_given(manifest, seq + len(updates))
+            note_given(self.directory, Given(log=manifest.log, seq=seq + len(updates), floor=manifest.floor))
             numbered = [_with_seq(update, seq + place) for place, update in enumerate(updates, 1)]
             return self._append(manifest, numbered)
 
@@ -222,8 +192,15 @@ class UpdateLog:
     def replace(self, manifest: LogManifest, segments: Sequence[Segment], *, floor: int) -> LogManifest:
         """Make ``segments`` the log, in one step; under the lock. Files that no manifest names any more are removed."""
         replaced = LogManifest(log=manifest.log, segments=list(segments), floor=floor)
-        given = self._given(manifest.log)
-        self._note_given(replaced, max(segments[-1].first - 1, given.seq if given is not None else 0))
+        given = read_given(self.directory, manifest.log)
+        note_given(
+            self.directory,
+            Given(
+                log=replaced.log,
+                seq=max(segments[-1].first - 1, given.seq if given is not None else 0),
+                floor=replaced.floor,
+            ),
+        )
         write_json(self.directory / MANIFEST, replaced)
         self.remove_strays(replaced)
         return replaced
@@ -354,29 +331,9 @@ class UpdateLog:
                 raise ArtifactError(f"{path}: a segment that {MANIFEST} names is missing; {_WAY_OUT}")
         return self._find_end(manifest)
 
-    def _given(self, log_id: str | None = None) -> _Given | None:
-        """What was noted last, of the log ``log_id`` or of any; None where there is nothing that can be read."""
-        try:
-            given = msgspec.json.decode((self.directory / GIVEN).read_bytes(), type=_Given)
-        except (OSError, ValueError):
-            return None
-        return given if log_id in (None, given.log) else None
-
-    def _note_given(self, manifest: LogManifest, seq: int) -> None:
-        path = self.directory / GIVEN
-        record = msgspec.json.encode(_Given(log=manifest.log, seq=seq, floor=manifest.floor)).ljust(_GIVEN_BYTES)
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-            try:
-                os.pwrite(handle, record, 0)
-            finally:
-                os.close(handle)
-        except OSError as error:
-            raise AdsieveError(f"{path}: cannot be written, no update was taken: {error.strerror}") from error
-
     def _last_given(self, manifest: LogManifest, end: _Place) -> int:
         """The largest number that may have been given to an update, whether or not it can still be read."""
-        given, rest = self._given(manifest.log), self._bytes(end)
+        given, rest = read_given(self.directory, manifest.log), self._bytes(end)
         last = cut_seq(rest, end.seq) if rest else end.seq
         if given is not None:
             return max(last, given.seq)
@@ -387,7 +344,7 @@ class UpdateLog:
         try:
             return self.manifest()
         except ArtifactError as error:
-            given = self._given()
+            given = read_given(self.directory)
             if given is None:
                 raise
             paths = sorted(self.directory.glob("*.jsonl"))
@@ -406,23 +363,6 @@ class UpdateLog:
         """Before the first append there is nothing but, after a kill, an empty segment."""
         if any(segment.stat().st_size for segment in self.directory.glob("*.jsonl")) and not path.exists():
             raise ArtifactError(f"{path}: missing, but there are segments of an update log beside it; {_WAY_OUT}")
-
-
-def is_segment(name: object) -> bool:
-    """Whether a segment may have this name: a plain one, of its first number and some digits."""
-    return isinstance(name, str) and re.fullmatch(r"[0-9]{16}-[0-9a-f]{8}\.jsonl", name) is not None
-
-
-def _check(manifest: LogManifest) -> None:
-    """Refuse what no log consists of, with a ValueError."""
-    if not manifest.log or not manifest.segments or manifest.floor < 0:
-        raise ValueError(f"expected an id, segments and a floor of at least 0, got {manifest}")
-    for segment in manifest.segments:
-        if not is_segment(segment.name) or segment.first < 1:
-            raise ValueError(f"expected names as 0000000000000001-0123abcd.jsonl and first numbers, got {segment}")
-    firsts = [segment.first for segment in manifest.segments]
-    if firsts != sorted(firsts):
-        raise ValueError(f"segments: expected rising first numbers, got {firsts}")
 
 
 def _seq_in(manifest: LogManifest, position: UpdatePosition | None) -> int:

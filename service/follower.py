@@ -105,7 +105,7 @@ class Follower:
             self._overlays.apply()
         finally:
             self._renew_overlays()
-            end = self._store.update_log().end
+            end = self._overlays.end
             for loaded in self._snapshot.releases.values():
                 self._telemetry.updated(loaded, end, self._overlays.faults(_overlay_of(loaded)))
 

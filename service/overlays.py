@@ -57,6 +57,13 @@ class Overlays:
     def __init__(self, root: Path, store: DirectoryStore, *, wait_s: float) -> None:
         self._root, self._store, self._wait_s = root, store, wait_s
         self._overlays: dict[str, _Overlay] = {}
+        self._log, self._log_lock = store.update_log(), threading.Lock()
+
+    @property
+    def end(self) -> UpdatePosition | None:
+        """Position of the last update of the log; None before the first."""
+        with self._log_lock:
+            return self._log.end
 
     def open(self, index: Index, two_tower: Bundle, heavy: Bundle | None) -> LiveIndex:
         """The index with the log in effect as it ends now.
@@ -72,7 +79,7 @@ class Overlays:
         if overlay is None:
             overlay = _Overlay(index, two_tower, heavy, self._root / name, threading.Lock())
             self._overlays[name] = overlay
-        end = self._store.update_log().end
+        end = self.end
         deadline = time.monotonic() + self._wait_s
         while True:
             try:
@@ -88,7 +95,7 @@ class Overlays:
             if time.monotonic() > deadline:
                 break
             if live is not None and overlay.writer is not None:
-                end = self._store.update_log().end  # another log took the place of the one that was asked
+                end = self.end  # another log took the place of the one that was asked
             time.sleep(_PAUSE_S)
         raise AdsieveError(
             f"{overlay.directory}: the updates up to {end.seq if end else 0} are not in effect after "

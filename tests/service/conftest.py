@@ -340,7 +340,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 two_tower=tower,
                 heavy=root / "heavy",
                 out=root / f"{scenario}-{generation}-index",
-                config=IndexConfig(),
+                config=IndexConfig(engine="onnxruntime_cpu"),
             )
     return root
 

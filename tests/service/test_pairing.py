@@ -21,8 +21,8 @@ from towers.serving import TwoTowerServing
 
 SCENARIO, MOMENT_US = "shopping", 1_772_366_400_000_000
 TYPES = {"ad_key": pa.string(), "tags": pa.list_(pa.string()), "price": pa.float64()}
-TOLERANCE = 1.2e-2
-"""Of a probability: the engine that a build chooses may round to BF16 (its gate is 6e-3), an index rounds to fp16."""
+TOLERANCE = 5e-3
+"""Of a probability: an index rounds vectors to 11 bits, a few of them of size about 3 are summed."""
 
 
 class Oracle:
