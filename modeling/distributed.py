@@ -4,6 +4,7 @@ Every process runs the same code on its share of each batch. Exchanges are colle
 same ones in the same order, so nothing here may be called by one process alone.
 """
 
+import gc
 import hashlib
 import os
 import threading
@@ -171,6 +172,9 @@ def join_ranks() -> Iterator[Ranks]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+        # What is left of the group goes now, and its threads with it: one that still held a tensor when the
+        # interpreter ends would abort the process after all its work was done.
+        gc.collect()
         left.set()
         watch.join()
 
