@@ -1,10 +1,23 @@
-"""What a log of updates consists of: its manifest, ``log.json``, and the rules that any such file keeps."""
+"""What a log of updates consists of: its manifest, ``log.json``, the rules that any such file keeps, and its repair."""
 
+import logging
 import re
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
+from contracts.errors import ArtifactError
+from indexing.update_given import read_given
+from indexing.update_segment import scan
+
+log = logging.getLogger(__name__)
+
 MANIFEST = "log.json"
+WAY_OUT = (
+    "restore the directory from a backup; the next `adsieve index update` builds log.json again where that can be "
+    "done, and with --new-log begins another log"
+)
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +41,34 @@ class LogManifest(msgspec.Struct, frozen=True, kw_only=True):
     floor: int = 0
 
 
+def read_log_manifest(directory: Path) -> LogManifest | None:
+    """What the log in a directory consists of now; None before the first append.
+
+    Raises:
+        ArtifactError: It cannot be read, or is gone while segments are there.
+    """
+    path = directory / MANIFEST
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=LogManifest)
+        check_manifest(manifest)
+        return manifest
+    except FileNotFoundError:
+        _require_nothing(path)
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ArtifactError(f"{path}: not the manifest of an update log: {error}; {WAY_OUT}") from error
+
+
+def rebuilt_manifest(directory: Path) -> LogManifest | None:
+    """A manifest made of the segments that are here and the note of id and floor; None where that would be a guess."""
+    given = read_given(directory)
+    names = sorted(path.name for path in directory.glob("*.jsonl") if is_segment(path.name))
+    segments = [Segment(name=name, first=int(name[:16])) for name in names]
+    if given is None or not segments or not _are_apart(directory, segments):
+        return None
+    return LogManifest(log=given.log, segments=segments, floor=given.floor)
+
+
 def is_segment(name: object) -> bool:
     """Whether a segment may have this name: a plain one, of its first number and some digits."""
     return isinstance(name, str) and re.fullmatch(r"[0-9]{16}-[0-9a-f]{8}\.jsonl", name) is not None
@@ -43,3 +84,15 @@ def check_manifest(manifest: LogManifest) -> None:
     firsts = [segment.first for segment in manifest.segments]
     if firsts != sorted(firsts):
         raise ValueError(f"segments: expected rising first numbers, got {firsts}")
+
+
+def _are_apart(directory: Path, segments: Sequence[Segment]) -> bool:
+    """Whether each segment ends before the next one; not where a compaction was killed between two sets of them."""
+    ends = [scan((directory / one.name).read_bytes(), one.first - 1).seq for one in segments]
+    return all(end < following.first for end, following in zip(ends, segments[1:], strict=False))
+
+
+def _require_nothing(path: Path) -> None:
+    """Before the first append there is nothing but, after a kill, an empty segment."""
+    if any(segment.stat().st_size for segment in path.parent.glob("*.jsonl")) and not path.exists():
+        raise ArtifactError(f"{path}: missing, but there are segments of an update log beside it; {WAY_OUT}")
