@@ -45,13 +45,16 @@ class HeavyInput:
 
 @dataclass(frozen=True, kw_only=True)
 class HeavyScores:
-    """Probabilities by task [K], NaN where an ad's heavy ranker lacks it, and utilities [K], in survivor order."""
+    """Logits and probabilities by task [K], NaN where an ad's heavy ranker lacks it, and utilities [K], in survivor
+    order."""
 
+    logits: dict[str, np.ndarray]
     probabilities: dict[str, np.ndarray]
     utilities: np.ndarray
 
     def take(self, order: np.ndarray) -> "HeavyScores":
         return HeavyScores(
+            logits={task: values[order] for task, values in self.logits.items()},
             probabilities={task: values[order] for task, values in self.probabilities.items()},
             utilities=self.utilities[order],
         )
@@ -108,6 +111,7 @@ def _within(deadline: Deadline, executor: Executor | None, work: Callable[[], T]
 
 def _score(ranking: Ranking, scored: Sequence[Scored], inputs: Mapping[str, HeavyInput]) -> HeavyScores:
     tasks = list(dict.fromkeys(task for given in inputs.values() for task in given.heavy.tasks))
+    logits = {task: np.full(len(ranking), np.nan) for task in tasks}
     probabilities = {task: np.full(len(ranking), np.nan) for task in tasks}
     utilities = np.zeros(len(ranking))
     for version, given in inputs.items():
@@ -118,13 +122,15 @@ def _score(ranking: Ranking, scored: Sequence[Scored], inputs: Mapping[str, Heav
         if len(members) == 0:
             continue
         chosen = ranking.take(members)
-        computed = sigmoid(_logits(chosen, scored, given))
+        scores = _logits(chosen, scored, given)
+        computed = sigmoid(scores)
         if not np.isfinite(computed).all():
             raise ValueError("a logit is not finite")
         for column, task in enumerate(given.heavy.tasks):
+            logits[task][members] = scores[:, column]
             probabilities[task][members] = computed[:, column]
         utilities[members] = _utilities(chosen, scored, computed)
-    return HeavyScores(probabilities=probabilities, utilities=utilities)
+    return HeavyScores(logits=logits, probabilities=probabilities, utilities=utilities)
 
 
 def _logits(chosen: Ranking, scored: Sequence[Scored], given: HeavyInput) -> np.ndarray:

@@ -17,10 +17,11 @@ from towers.serving import score
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """A pool with its per-impression probabilities [P, H] and utilities [P]."""
+    """A pool with its logits and per-impression probabilities [P, H] and utilities [P]; never written to again."""
 
     release: LoadedRelease
     pool: Pool
+    logits: np.ndarray
     probabilities: np.ndarray
     utilities: np.ndarray
 
@@ -63,7 +64,7 @@ def score_pool(release: LoadedRelease, pool: Pool, query_embedding: np.ndarray) 
         logits[cold] = score(query_embedding, pins.vectors, pins.bias, pins.scales)
     probabilities = sigmoid(logits)
     utilities = pool.bids * release.objectives.probability(probabilities, pool.objectives)
-    return Scored(release=release, pool=pool, probabilities=probabilities, utilities=utilities)
+    return Scored(release=release, pool=pool, logits=logits, probabilities=probabilities, utilities=utilities)
 
 
 def survivors(scored: Sequence[Scored], k: int) -> Ranking:

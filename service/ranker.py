@@ -33,9 +33,14 @@ MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The answer to a request, and what the metrics count beside it."""
+    """The answer to a request, and what metrics and the feedback log read beside it.
+
+    ``event_time_us`` is the moment that ages were taken against, microseconds since 1970 UTC.
+    """
 
     response: RankResponse
+    result: Result
+    event_time_us: int
     num_candidates: int
     notes: FeatureNotes
 
@@ -88,10 +93,11 @@ def rank(
     releases, others = route(request.scenario, snapshot)
     columns = _columns(request, settings)
     num_survivors = _num_survivors(request, settings)
+    event_time_us = ((request.event_time or datetime.now(UTC)) - EPOCH) // MICROSECOND
     _check_deadline(deadline, "the query tower")
     with watch.stage("query_tower"):
         notes = FeatureNotes(note_unknown(request.query, columns.pair if columns else {}, releases, settings))
-        queries, inputs = _encode(request, columns, releases, notes, settings)
+        queries, inputs = _encode(request, columns, releases, event_time_us, notes, settings)
         embeddings = [loaded.tower.embed_query(query)[0] for loaded, query in zip(releases, queries, strict=True)]
     _check_deadline(deadline, "the light stage")
     with watch.stage("light"):
@@ -112,7 +118,13 @@ def rank(
     )
     warnings = [*notes.warnings(settings), *_age_warnings(releases, settings)]
     response = build_response(request, result, warnings, watch.timing)
-    return Outcome(response=response, num_candidates=result.num_candidates, notes=notes)
+    return Outcome(
+        response=response,
+        result=result,
+        event_time_us=event_time_us,
+        num_candidates=result.num_candidates,
+        notes=notes,
+    )
 
 
 def _age_warnings(releases: Sequence[LoadedRelease], settings: Settings) -> list[str]:
@@ -150,13 +162,13 @@ def _encode(
     request: RankRequest,
     columns: CandidateColumns | None,
     releases: Sequence[LoadedRelease],
+    event_time_us: int,
     notes: FeatureNotes,
     settings: Settings,
 ) -> tuple[list[Encoded], dict[str, HeavyInput]]:
     """The query for each tower, and the inputs of each heavy ranker by version; all bad values are found here."""
     check_lengths(request.query, settings.max_list_length)
-    moment = (request.event_time or datetime.now(UTC)) - EPOCH
-    encoding = QueryEncoding(query=request.query, event_time_us=moment // MICROSECOND, notes=notes, settings=settings)
+    encoding = QueryEncoding(query=request.query, event_time_us=event_time_us, notes=notes, settings=settings)
     queries = [encoding.encode(loaded.tower.query_encoder, loaded.release.two_tower) for loaded in releases]
     heavies = {loaded.heavy.version: loaded.heavy for loaded in releases if loaded.heavy is not None}
     if request.stage == "light":
