@@ -21,10 +21,10 @@ from heavy_ranker.serving import EXACT_ENGINE, HeavyServing
 from indexing.index import Index, Pins
 from indexing.live import LiveIndex
 from indexing.overlay_writer import private_live_index
+from indexing.retriever import Retriever
 from indexing.store import DirectoryStore
 from indexing.store_files import ReleasePaths
 from service.api import Versions
-from service.retrieval import Retriever
 from towers.serving import TwoTowerServing, split_pin_embedding
 
 log = logging.getLogger(__name__)

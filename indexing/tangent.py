@@ -1,0 +1,79 @@
+"""Steers the search of an index towards what utility really is, by a tangent.
+
+An index searches for the largest ``log bid + w logit``, but utility orders by ``log bid + log sigmoid(logit)``, which
+bends where probabilities are not small. The tangent to ``log sigmoid`` at ``x`` has slope ``w = 1 - sigmoid(x)`` and
+lies above the curve everywhere, so that near ``x`` the search orders as utility does. ``x`` is where the best ads of
+this query are: a sample of the index, scored exactly, tells for each head. The caller takes more than it needs and
+ranks it by exact utility.
+
+Shapes: S ads of the sample, A ads of the index, H heads, D width of a head's vector.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from contracts.probability import sigmoid
+from contracts.utility import top_positions
+from indexing.index import Pins
+from towers.serving import score
+
+SAMPLE_SIZE = 2048
+MIN_BEST = 16
+MIN_SLOPE = 1e-3
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Tangents:
+    """What a sample of the ads that may be found tells about where the best ones are.
+
+    Args:
+        pins: [S, ...].
+        heads: The head that each ad's objective pays for, H for the impression, int [S].
+        bids: [S]; NaN counts as 1.
+        num_ads: How many ads the sample stands for.
+    """
+
+    pins: Pins
+    heads: np.ndarray
+    bids: np.ndarray
+    num_ads: int
+
+    def __call__(self, query_embedding: np.ndarray, num_wanted: int) -> tuple[np.ndarray, np.ndarray]:
+        """Slope and offset of each head's tangent, float32 [H], for the ``num_wanted`` best ads of a query [H, D+2]."""
+        pins = self.pins
+        logits = score(query_embedding, pins.vectors, pins.bias, pins.scales).astype(np.float64)
+        probabilities = np.c_[sigmoid(logits), np.ones(len(logits))]
+        bids = np.where(np.isnan(self.bids), 1.0, np.clip(self.bids, 0, np.finfo(np.float32).max))
+        utilities = bids * probabilities[np.arange(len(logits)), self.heads]
+        share = num_wanted / max(self.num_ads, 1)
+        best = top_positions(utilities, max(MIN_BEST, round(share * len(utilities))))
+        touch = np.array(
+            [_touch(logits[:, head], np.flatnonzero(self.heads == head), best) for head in range(logits.shape[1])]
+        )
+        slopes = np.maximum(1 - sigmoid(touch), MIN_SLOPE)
+        offsets = -np.logaddexp(0, -touch) - slopes * touch
+        return slopes.astype(np.float32), offsets.astype(np.float32)
+
+    def steer(self, query_embedding: np.ndarray, num_wanted: int) -> tuple[np.ndarray, np.ndarray]:
+        """The query embedding [H, D+2] and the weights of the heads [H] that an index is to be searched with."""
+        slopes, offsets = self(query_embedding, num_wanted)
+        asked = np.array(query_embedding)
+        asked[:, -1] += offsets / slopes  # the search adds slope times this bias to every score of the head
+        return asked, slopes
+
+
+def sample_rows(rows: np.ndarray) -> np.ndarray:
+    """Some of these rows of an index, ascending; always the same."""
+    if len(rows) <= SAMPLE_SIZE:
+        return rows
+    return np.sort(np.random.default_rng(SEED).choice(rows, SAMPLE_SIZE, replace=False))
+
+
+def _touch(logits: np.ndarray, members: np.ndarray, best: np.ndarray) -> float:
+    """The mean logit of the best ads that pay for a head, else of its own best one, else what makes the slope 1."""
+    among_best = np.intersect1d(members, best)
+    if len(among_best):
+        return float(logits[among_best].mean())
+    return float(logits[members].max()) if len(members) else -20.0
