@@ -66,7 +66,7 @@ def scan(data: bytes, seq: int = 0) -> Scanned:
         if not line:  # the end of a line that was whole without it
             size = at if size == at - 1 else size
             continue
-        update = _read(line)
+        update = read_line(line)
         if update is None:
             damaged.append(number)
             seq = _lost_seq(line, seq)
@@ -85,7 +85,7 @@ def cut_seq(rest: bytes, seq: int) -> int:
 
 def _whole(rest: bytes) -> list[bytes]:
     """The last line, where its checksum tells that nothing but its end is missing or damaged."""
-    return [rest] if rest and _read(rest) is not None else []
+    return [rest] if rest and read_line(rest) is not None else []
 
 
 def _lost_seq(line: bytes, seq: int) -> int:
@@ -94,7 +94,8 @@ def _lost_seq(line: bytes, seq: int) -> int:
     return max([seq + 1, *(one for one in found if one <= seq + _MAX_LOST)])
 
 
-def _read(line: bytes) -> Update | None:
+def read_line(line: bytes) -> Update | None:
+    """The update of one line, without the line's end; None where it is damaged."""
     update = _read_exactly(line)
     return update if update is not None else _read_exactly(line[:-1])  # where its end is damaged
 

@@ -8,6 +8,7 @@ from contracts.release import IndexManifest, Release, UpdatePosition
 from indexing.index import Index
 from indexing.stores import Store
 from indexing.update_record import Update
+from indexing.update_survey import brought, survey
 
 _DAY_US = 86_400_000_000
 _SHOWN = 5
@@ -38,13 +39,13 @@ def require_no_lost_log(store: Store) -> None:
 
 def warnings(store: Store, updates: Sequence[Update], *, now_us: int) -> Iterator[str]:
     """What to tell before updates are appended: damaged lines, ads that nobody knows, content that lies far ahead."""
-    log = store.local.update_log()
+    found = survey(store.local.update_log().directory)
+    if found.damaged:
+        yield f"{found.where}: {found.damaged} damaged lines in all, their updates are lost: say them again"
     unknown = {update.ad_id for update in updates if update.content is None}
     unknown -= {update.ad_id for update in updates if update.content is not None}
-    unknown -= {update.ad_id for update in log.read() if update.content is not None}
-    if log.damaged:
-        yield f"{log.damage[0]}: {log.damaged} damaged lines in all, their updates are lost: say them again"
     ids = _in_no_release(store, sorted(unknown))
+    ids = sorted(set(ids) - brought(found, ids))
     if ids:
         count = len({update.ad_id for update in updates})
         yield f"{len(ids)} of {count} ads are in no serving release: {_some(ids)}"
