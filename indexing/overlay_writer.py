@@ -125,7 +125,7 @@ class OverlayWriter:
         if end is not None and self._must_begin_anew(end):
             self._carry_over(self._rows.arrays)
             self._start(None)
-        num_read = 0 if end is None else self._read(end.log)
+        num_read = 0 if end is None else self._read(end)
         num_applied = self._apply_contents(max_contents)
         if end is not None:
             done = self._queue[0].seq - 1 if self._queue else self._read_to
@@ -215,12 +215,12 @@ class OverlayWriter:
             if path != arrays.directory:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _read(self, log_id: str) -> int:
+    def _read(self, end: UpdatePosition) -> int:
         """Read what is new in the log: its states at once into effect, its content into the queue.
 
         All of it, since a state that a later update lifts must not be seen again when a log is read once more.
         """
-        self._log_id = log_id
+        log_id = self._log_id = end.log
         touched, contents, read_to, count = set[int](), list[NewAd](), self._read_to, 0
         lifted = set[str]()
         for update in self._log.read(UpdatePosition(log=log_id, seq=read_to)):
@@ -236,7 +236,7 @@ class OverlayWriter:
         slots = np.fromiter(touched, np.int64, len(touched))
         self._rows.set_states(slots, self._ads, self._effect(slots))
         self._queue.extend(contents)
-        self._read_to = read_to
+        self._read_to = max(read_to, end.seq)  # a compaction may have dropped the last ones
         if lifted:
             self._carried -= lifted
             write_json(self._directory / CARRIED, sorted(self._carried))
