@@ -167,7 +167,7 @@ def fetch(url: str, mirror: Path) -> None:
     record = read_pointers(connection).records["shopping"]
     (release,) = read_releases(connection, "shopping", [record.pointer.release])
     part = Part(f"indexes/{release.index}", mirror / "indexes" / release.index)
-    pull(connection, part, mirror, lambda: None, refused=set())
+    pull(connection, part, mirror, lambda: None, refused={})
     write_json(mirror / "current" / "shopping.json", record.pointer)
     for name in FIELDS:
         np.load(part.path / f"{name}.npy", mmap_mode="r")

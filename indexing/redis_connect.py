@@ -3,7 +3,8 @@
     ADSIEVE_REDIS_PASSWORD           password, unless the URL holds one; the user stands in the URL: redis://user@host
     ADSIEVE_REDIS_CA                 file of the certificate authority that signed the server's certificate (rediss://)
     ADSIEVE_REDIS_CERT, _KEY         certificate and key of this client, where the server asks for one
-    ADSIEVE_REDIS_TIMEOUT_S          longest wait for a piece of an answer, 10 by default
+    ADSIEVE_REDIS_TIMEOUT_S          longest silence while an answer is awaited, 10 by default
+    ADSIEVE_REDIS_ANSWER_TIMEOUT_S   longest wait for a whole answer, which is 8 MiB at most, 60 by default
     ADSIEVE_REDIS_CONNECT_TIMEOUT_S  longest wait for a connection, 3 by default
 
 All keys begin with ``{adsieve}:``, one hash tag, so that they lie in one slot of a cluster and one transaction may
@@ -11,6 +12,7 @@ touch several.
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from contracts.errors import AdsieveError, InputError
+from indexing.redis_socket import limited
 
 SCHEMES = ("redis", "rediss", "unix")
 PREFIX = "{adsieve}:"
@@ -44,22 +47,36 @@ class Connection:
         except redis.WatchError:
             raise
         except redis.TimeoutError as error:
-            limits = "ADSIEVE_REDIS_TIMEOUT_S and ADSIEVE_REDIS_CONNECT_TIMEOUT_S set the limits"
-            raise RedisError(f"{self.name}: no answer in time while {what} ({error}); {limits}") from error
-        except redis.AuthenticationError as error:
-            raise RedisError(f"{self.name}: refused while {what}: {error}; {_PASSWORD}") from error
-        except redis.exceptions.MovedError as error:
-            raise RedisError(
-                f"{self.name}: another node of this cluster holds the keys, give its address: {error}"
-            ) from error
-        except redis.ConnectionError as error:
-            raise RedisError(f"{self.name}: cannot be reached while {what}: {error}") from error
+            raise RedisError(f"{self.name}: no answer in time while {what} ({error}); {_LIMITS}") from error
         except redis.RedisError as error:
-            hint = f"; {_PASSWORD}" if "NOAUTH" in str(error) else ""
-            raise RedisError(f"{self.name}: failed while {what}: {error}{hint}") from error
+            code = getattr(error, "status_code", None)
+            text = " ".join(part for part in (code, _plain(str(error))) if part and part != "ERR")
+            hint = next((f"; {hint}" for name, hint in _HINTS.items() if re.search(rf"\b{name}\b", text)), "")
+            is_gone = isinstance(error, redis.ConnectionError) and not hint
+            happened = "cannot be reached" if is_gone else "refuses" if hint else "failed"
+            raise RedisError(f"{self.name}: {happened} while {what}: {text}{hint}") from error
 
 
+def _plain(message: str) -> str:
+    """Without the command that redis-py quotes: it may hold a piece of a file."""
+    return message.rpartition(" of pipeline caused error: ")[2]
+
+
+_LIMITS = "ADSIEVE_REDIS_TIMEOUT_S, _ANSWER_TIMEOUT_S and _CONNECT_TIMEOUT_S set the limits"
 _PASSWORD = "the password is read from ADSIEVE_REDIS_PASSWORD, the user from the URL"
+_HINTS = {
+    "NOAUTH": _PASSWORD,
+    "WRONGPASS": _PASSWORD,
+    "invalid password": _PASSWORD,
+    "NOPERM": f"its user needs the keys {PREFIX}* and the commands +@all -@dangerous +info",
+    "OOM": "its memory is full: raise its maxmemory, or remove old releases by `adsieve index prune`",
+    "READONLY": "it is a replica: give the address of its primary",
+    "LOADING": "it is reading its data from disk: try again when it has done so",
+    "MISCONF": "it cannot write to its disk, and so takes nothing: see its log",
+    "MOVED": "another node of this cluster holds the keys: give its address",
+    "CLUSTERDOWN": "no node of this cluster serves the keys now",
+}
+"""What helps, by what stands in an error; the errors of scripts hold it somewhere within."""
 
 
 def connect(url: str, environment: Mapping[str, str] = os.environ) -> Connection:
@@ -79,6 +96,7 @@ def connect(url: str, environment: Mapping[str, str] = os.environ) -> Connection
     except ImportError as error:
         raise InputError("a store in Redis needs redis-py: pip install -r requirements/serve.txt") from error
     name = _name(url)
+    limit_s = _seconds(environment, "ADSIEVE_REDIS_ANSWER_TIMEOUT_S", 60.0)
     options: dict[str, Any] = {
         "socket_timeout": _seconds(environment, "ADSIEVE_REDIS_TIMEOUT_S", 10.0),
         "socket_connect_timeout": _seconds(environment, "ADSIEVE_REDIS_CONNECT_TIMEOUT_S", 3.0),
@@ -92,7 +110,8 @@ def connect(url: str, environment: Mapping[str, str] = os.environ) -> Connection
     if url.startswith("unix:"):
         del options["socket_connect_timeout"]
     try:
-        return Connection(redis.Redis.from_url(url, **options), name)
+        kind = redis.ConnectionPool.from_url(url).connection_class
+        return Connection(redis.Redis.from_url(url, connection_class=limited(kind, limit_s), **options), name)
     except (ValueError, redis.RedisError) as error:
         raise InputError(f"{name}: not the URL of a Redis: {_without_password(str(error), url)}") from None
 

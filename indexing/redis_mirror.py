@@ -7,7 +7,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from contracts.errors import ArtifactError, InputError
@@ -37,12 +37,14 @@ class RedisMirror:
     def __init__(self, connection: Connection, root: Path, stream: UpdateStream) -> None:
         self.directory = DirectoryStore(root)
         self._connection, self._root, self._stream = connection, root, stream
-        self._refused: set[str] = set()
+        self._refused: dict[str, str] = {}
         self._followed_at = 0.0
 
     def follow(self, seen: Seen, *, history: bool) -> tuple[bool, Sequence[ArtifactError]]:
         """Bring in the releases that the pointers name; return whether a pointer moved, and what is damaged."""
         followed, changed, failures = read_followed(self._root), False, []
+        if not followed:
+            self._begin(seen)
         for scenario, data in seen.raw.items():
             record = seen.records.get(scenario)
             try:
@@ -57,6 +59,13 @@ class RedisMirror:
             except ArtifactError as error:
                 failures.append(error)
         return changed, failures
+
+    def _begin(self, seen: Seen) -> None:
+        """Bring in the parts of all scenarios before the first pointer: a new host is ready once it has all of them."""
+        for scenario, record in seen.records.items():
+            with suppress(ArtifactError):  # told when it is followed
+                for release in read_releases(self._connection, scenario, [record.pointer.release]):
+                    self._bring(release)
 
     def _adopt(self, scenario: str, record: PointerRecord) -> None:
         names = record.pointer.kept

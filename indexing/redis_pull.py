@@ -2,14 +2,16 @@
 
 The rename does not wait for the disk, so that a new release serves soon; until it has been flushed, a note beside says
 so. After a crash of the machine, which alone can lose what was not flushed, every file under such a note is compared
-with its checksum again, and a damaged part is removed and pulled anew.
+with its checksum again, and a damaged part is removed and pulled anew. So is one that somebody found damaged.
 
     pulls/                        unfinished pulls
-    unsettled/KIND@VERSION        the machine's boot in which this part was pulled; removed once it is on disk
+    unsettled/KIND@VERSION        the machine's boot in which this part was pulled, or that somebody doubts it; removed
+                                  once it is on disk, as its checksums say
 """
 
 import errno
 import hashlib
+import logging
 import os
 import secrets
 import shutil
@@ -21,13 +23,16 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from contracts.artifact import MANIFEST, READY, FileEntry, fsync, verify_files
+from contracts.artifact import MANIFEST, READY, FileEntry, fsync, read_manifest, verify_files
 from contracts.errors import AdsieveError, ArtifactError
 from indexing.redis_connect import Connection
 from indexing.redis_parts import Between, Mark, Part, complain, pipelines, read_mark
 from indexing.store_files import remove_directory
 
+log = logging.getLogger(__name__)
+
 PULLS, UNSETTLED = "pulls", "unsettled"
+DOUBTED = "doubted"
 
 
 class DamagedPartError(ArtifactError):
@@ -47,11 +52,11 @@ class _Manifest(msgspec.Struct):
     files: dict[str, FileEntry]
 
 
-def pull(connection: Connection, part: Part, root: Path, between: Between, *, refused: set[str]) -> None:
+def pull(connection: Connection, part: Part, root: Path, between: Between, *, refused: dict[str, str]) -> None:
     """Bring one part in; under the lock of the mirror's puller.
 
     Args:
-        refused: Ids of uploads that were found damaged here; they are not fetched again.
+        refused: Uploads that were found damaged here, by id, with what was wrong; they are not fetched again.
 
     Raises:
         DamagedPartError: It is not in Redis whole; the mirror is as before.
@@ -60,15 +65,15 @@ def pull(connection: Connection, part: Part, root: Path, between: Between, *, re
     """
     mark = _mark(connection, part)
     if mark.upload in refused:
-        raise _damaged(connection, part, mark, "its upload was found damaged before")
+        raise DamagedPartError(refused[mark.upload], part=part.name, upload=mark.upload)
     aside = root / PULLS / f"{part.path.name}.{secrets.token_hex(4)}"
     try:
         aside.mkdir(parents=True)
         _fetch(connection, part, mark, aside, between)
         _check(connection, part, mark, aside)
         _put_in_place(part, aside, root)
-    except DamagedPartError:
-        refused.add(mark.upload)
+    except DamagedPartError as error:
+        refused[mark.upload] = str(error)
         complain(connection, part.name, mark.upload)
         raise
     except OSError as error:
@@ -77,8 +82,13 @@ def pull(connection: Connection, part: Part, root: Path, between: Between, *, re
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def doubt(part: Part, root: Path) -> None:
+    """Have the checksums of a part compared again by the next :func:`settle`."""
+    _note(part, root, DOUBTED)
+
+
 def settle(root: Path) -> None:
-    """Flush to disk what was pulled; check it first where the machine was restarted since."""
+    """Flush to disk what was pulled; check it first where the machine was restarted since, or somebody doubts it."""
     for note in (root / UNSETTLED).glob("[!.]*"):
         kind, version = note.name.split("@", 1)
         path = root / kind / version
@@ -174,8 +184,7 @@ def _check(connection: Connection, part: Part, mark: Mark, aside: Path) -> None:
 
 
 def _put_in_place(part: Part, aside: Path, root: Path) -> None:
-    (root / UNSETTLED).mkdir(exist_ok=True)
-    (root / UNSETTLED / part.name.replace("/", "@")).write_text(boot_id())
+    _note(part, root, boot_id())
     part.path.parent.mkdir(parents=True, exist_ok=True)
     if part.path.exists() and not part.is_here:
         remove_directory(part.path)
@@ -186,11 +195,18 @@ def _put_in_place(part: Part, aside: Path, root: Path) -> None:
             raise
 
 
+def _note(part: Part, root: Path, text: str) -> None:
+    (root / UNSETTLED).mkdir(parents=True, exist_ok=True)
+    (root / UNSETTLED / part.name.replace("/", "@")).write_text(text)
+
+
 def _check_again(path: Path) -> None:
     try:
-        verify_files(path, msgspec.json.decode((path / MANIFEST).read_bytes(), type=_Manifest).files)
-    except (ArtifactError, FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
-        remove_directory(path)
+        verify_files(path, read_manifest(path, _Manifest).files)
+    except (ArtifactError, OSError) as error:
+        log.error("a part of the mirror is damaged, so it is removed and pulled again: %s", error)
+        with suppress(FileNotFoundError):
+            remove_directory(path)
 
 
 def _flush(path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from contracts.errors import AdsieveError, ArtifactError
+from contracts.errors import AdsieveError, ArtifactError, MismatchError
 from contracts.release import Judgement, Release, UpdatePosition
 from indexing.prune import Pruned
 from indexing.redis_connect import Connection, connect
@@ -32,7 +32,7 @@ from indexing.redis_pointers import (
     remember,
 )
 from indexing.redis_prune import prune_redis
-from indexing.redis_pull import DamagedPartError, settle
+from indexing.redis_pull import DamagedPartError, doubt, settle
 from indexing.redis_updates import GRACE_S, UpdateStream
 from indexing.redis_upload import ensure, sweep
 from indexing.store import DirectoryStore
@@ -110,7 +110,7 @@ class RedisStore:
                 self._stream.follow()
                 changed, failures = self._incoming.follow(read_pointers(self._connection), history=True)
                 settle(self.root)
-                if changed and not failures:
+                if changed:
                     self._incoming.remove_unused()
                 if failures:
                     raise failures[0]
@@ -141,8 +141,22 @@ class RedisStore:
                 log.error("%s is published; bringing back what Redis had lost failed: %s", release.release_id, error)
             return release
 
+    def doubt(self, release: Release) -> None:
+        """Have the mirror's parts of a release compared with their checksums, and pulled again where they differ."""
+        for part in parts_of(self.root, release):
+            doubt(part, self.root)
+
     def rollback(self, scenario: str, to: str | None = None) -> Release:
-        return self._changed(lambda store: store.rollback(scenario, to))
+        """As a directory store does it; what is damaged in the mirror is pulled again first."""
+        try:
+            return self._changed(lambda store: store.rollback(scenario, to))
+        except MismatchError:
+            raise
+        except ArtifactError as error:
+            log.error("%s; its parts are pulled again where they are damaged", error)
+            for release in self.list(scenario):
+                self.doubt(release)
+            return self._changed(lambda store: store.rollback(scenario, to))
 
     def pin(self, scenario: str, release_id: str) -> None:
         self._changed(lambda store: store.pin(scenario, release_id))

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from contracts.artifact import FileEntry, check_name, file_lock, is_name, write_json
-from contracts.errors import ArtifactError, InputError, WrongArtifactError
+from contracts.errors import AdsieveError, ArtifactError, InputError, WrongArtifactError
 from contracts.release import Judgement, Release, UpdatePosition
 from indexing.prune import Move, Pruned, prune_store
 from indexing.store_files import (
@@ -58,6 +58,9 @@ class DirectoryStore:
 
     def refresh(self) -> None:
         """Nothing: what others publish is in the directory."""
+
+    def doubt(self, release: Release) -> None:
+        """Nothing: no other copy is in reach; the next publish of the original replaces a damaged one."""
 
     def publish(
         self,
@@ -279,11 +282,18 @@ class DirectoryStore:
         )
         self._record(release)
         stepped = before.stepped_to(release.release_id) if before is not None else Pointer(release=release.release_id)
-        self._move(scenario, stepped)
+        try:
+            self._move(scenario, stepped)
+        except AdsieveError:  # another was faster, or told of no success: whoever follows a pointer to it records it
+            self._record_path(release).unlink(missing_ok=True)
+            raise
         return release
 
     def _record(self, release: Release) -> None:
-        write_json(self.root / RELEASES / release.scenario / f"{release.release_id}.json", release)
+        write_json(self._record_path(release), release)
+
+    def _record_path(self, release: Release) -> Path:
+        return self.root / RELEASES / release.scenario / f"{release.release_id}.json"
 
     def _move(self, scenario: str, pointer: Pointer) -> None:
         if self._before_move is not None:

@@ -30,7 +30,7 @@ def create_app(settings: Settings) -> FastAPI:
     """
     telemetry = Telemetry()
     store = open_store(settings.store, local=settings.local)
-    follower = Follower(store.local, settings, telemetry)
+    follower = Follower(store.local, settings, telemetry, doubt=store.doubt)
     workers = Workers(settings.rank_threads)
 
     @asynccontextmanager

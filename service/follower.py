@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from contracts.errors import ArtifactError
 from contracts.release import Release
 from indexing.store import DirectoryStore
 from service.overlays import Overlays, overlay_name, overlay_root
@@ -37,10 +38,18 @@ class Follower:
         store: Whose pointers and updates are followed, on this host: the mirror of a Redis store.
         settings: Threads, policies, pauses.
         telemetry: Counts failures and shows what serves.
+        doubt: Told of a release whose files could not be read, so that a mirror fetches what is damaged again.
     """
 
-    def __init__(self, store: DirectoryStore, settings: Settings, telemetry: Telemetry) -> None:
-        self._store, self._settings, self._telemetry = store, settings, telemetry
+    def __init__(
+        self,
+        store: DirectoryStore,
+        settings: Settings,
+        telemetry: Telemetry,
+        *,
+        doubt: Callable[[Release], None] = lambda release: None,
+    ) -> None:
+        self._store, self._settings, self._telemetry, self._doubt = store, settings, telemetry, doubt
         self._overlays = Overlays(overlay_root(settings, store), store, wait_s=settings.update_wait_s)
         self._lock = threading.Lock()
         self._swapping = threading.Lock()
@@ -165,16 +174,19 @@ class Follower:
         return time.time() - failure.at < self._settings.failed_retry_s
 
     def _load(self, release: Release) -> LoadedRelease:
-        paths = self._store.paths(release)
-        loaded = load_release(
-            release,
-            paths,
-            serving=self._snapshot,
-            open_live=self._overlays.open,
-            engine_threads=self._settings.engine_threads,
-            heavy_engine=self._settings.heavy_engine,
-            survivors=usual_survivors(self._settings.survivors),
-        )
+        try:
+            loaded = load_release(
+                release,
+                self._store.paths(release),
+                serving=self._snapshot,
+                open_live=self._overlays.open,
+                engine_threads=self._settings.engine_threads,
+                heavy_engine=self._settings.heavy_engine,
+                survivors=usual_survivors(self._settings.survivors),
+            )
+        except (ArtifactError, OSError):
+            self._doubt(release)
+            raise
         num_requests = warm_up(loaded, self._settings)
         log.info("release %s loaded, warmed up with %d saved requests", release.release_id, num_requests)
         return loaded

@@ -15,6 +15,7 @@ from indexing.index import Index
 from indexing.redis_connect import RedisError
 from indexing.redis_parts import COMPLAINTS, UPLOADS, Upload, part_names, read_mark
 from indexing.redis_store import RedisStore
+from indexing.store_recovery import readable_releases
 from indexing.stores import Store
 from indexing.update_record import Update
 
@@ -88,6 +89,7 @@ def test_a_publisher_that_another_overtakes_begins_again(
     monkeypatch.setattr(slow, "_move", overtaken)
     release = publish(slow)
     assert slow.list("shopping") == [release, between[0]]
+    assert list(readable_releases(slow.root, "shopping").values()) == [between[0], release]
     fast.refresh()
     assert fast.list("shopping") == [release, between[0]]
 
@@ -274,6 +276,74 @@ def test_a_pulled_part_that_the_machine_lost_is_pulled_again(host: Host, publish
     (follower.root / part / "vectors.npy").write_bytes(b"")
     follower.refresh()
     check_release(follower, release)
+
+
+@pytest.mark.parametrize("name", ["indexes/{index}/vectors.npy", "bundles/{two_tower}/manifest.json"])
+def test_a_file_that_the_mirror_lost_is_pulled_again_once_somebody_doubts_it(
+    host: Host, publish: Publish, name: str
+) -> None:
+    release = publish(host("publisher"))
+    follower = host("follower")
+    follower.refresh()
+    path = follower.root / name.format(index=release.index, two_tower=release.two_tower)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    follower.refresh()
+    with pytest.raises(ArtifactError, match="wrong checksum"):
+        check_release(follower, release)
+    follower.doubt(release)
+    follower.refresh()
+    check_release(follower, release)
+    assert not list(follower.root.glob("unsettled/*"))
+
+
+def test_a_rollback_to_what_the_mirror_lost_pulls_it_again(host: Host, publish: Publish) -> None:
+    publisher, follower = host("publisher"), host("follower")
+    first = publish(publisher)
+    publish(publisher, "other_")
+    follower.refresh()
+    (follower.paths(first).index / "vectors.npy").write_bytes(b"")
+    assert follower.rollback("shopping") == first
+    check_release(follower, first)
+    publisher.refresh()
+    assert publisher.current("shopping") == first
+
+
+def test_a_new_host_has_all_scenarios_before_the_first(
+    host: Host, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    releases = [publish(host("publisher"), prefix) for prefix in ("", "standard_")]
+    follower = host("follower")
+    original = follower._incoming.directory.adopt
+
+    def adopt(*arguments: object) -> None:
+        for release in releases:
+            check_release(follower, release)
+        original(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(follower._incoming.directory, "adopt", adopt)
+    follower.refresh()
+    assert [follower.current(name) for name in ("shopping", "standard")] == releases
+
+
+def test_what_no_pointer_names_leaves_the_mirror_though_an_earlier_release_is_lost(
+    host: Host, publish: Publish
+) -> None:
+    publisher, follower = host("publisher"), host("follower")
+    first = publish(publisher)
+    follower.refresh()
+    second = publish(publisher, "other_")
+    publisher.prune(1)
+    third = publish(publisher, "third_")
+    part = f"indexes/{second.index}"
+    for key in ("{adsieve}:mark:" + part, *chunk_keys(publisher, part)):
+        publisher._connection.client.delete(key)
+    with pytest.raises(ArtifactError, match=f"{second.index} is not there"):
+        follower.refresh()
+    assert follower.current("shopping") == third
+    assert {path.name for path in (follower.root / "indexes").iterdir()} == {third.index}
+    assert not follower.paths(first).index.exists()
 
 
 def test_redis_that_comes_back_as_it_was_takes_nobody_back(server: object, host: Host, publish: Publish) -> None:
