@@ -62,13 +62,14 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """How a release was judged before it was published: by a replay of saved requests.
 
     ``against`` is the release that served then, None before the first. ``limits`` were to be kept, null ones were not
-    judged; ``failures`` tell what was beyond them, ``skipped`` what could not be judged, and ``override`` why the
-    release was published all the same.
+    judged; ``failures`` tell what was beyond them, ``warnings`` what deserves a look, ``skipped`` what could not be
+    judged, and ``override`` why the release was published all the same.
     """
 
     against: str | None = None
     limits: dict[str, float | None] = {}
     failures: list[str] = []
+    warnings: list[str] = []
     skipped: list[str] = []
     override: str | None = None
 

@@ -159,8 +159,11 @@ def _show(release: "Release", verb: str, json: bool) -> None:
     print(f"  two_tower {release.two_tower}\n  heavy     {release.heavy or '-'}\n  index     {release.index}")
     for name, value in release.metrics.items():
         print(f"  {name} {value:.4g}")
-    for reason in release.judgement.skipped if release.judgement is not None else ():
-        print(f"  not judged: {reason}")
+    if release.judgement is not None:
+        for warning in release.judgement.warnings:
+            print(f"  warning: {warning}")
+        for reason in release.judgement.skipped:
+            print(f"  not judged: {reason}")
 
 
 def _show_dry(judged: "Judged", json: bool) -> None:

@@ -8,6 +8,7 @@ import msgspec
 from contracts.bundle import open_bundle
 from contracts.errors import AdsieveError, ArtifactError
 from contracts.release import Judgement, Release, check_pairing
+from indexing.catalog_change import catalog_change
 from indexing.index import Index
 from indexing.release_limits import ReleaseLimits, failures
 from indexing.replay import LightReplay, Replay, replay_light
@@ -47,6 +48,7 @@ class Judged:
         against = self.judgement.against or "nothing, it is the first release"
         found = [f"replay: {self.metrics['requests']:,.0f} saved requests of {self.scenario}, against {against}"]
         found += [f"  {name} {value:.4g}" for name, value in self.metrics.items() if name != "requests"]
+        found += [f"  warning: {warning}" for warning in self.judgement.warnings]
         found += [f"  not judged: {reason}" for reason in self.judgement.skipped]
         return found + [f"  {failure}" for failure in self.judgement.failures]
 
@@ -94,11 +96,12 @@ def judge(store: Store, candidate: Candidate, limits: ReleaseLimits, override: s
     require_updates(store.update_log(), index.manifest)
     light = LightReplay(bundle, index)
     current, skipped = _current(store, index.scenario)
+    change = None if current is None else catalog_change(index, current[1].index, store.update_log())
     serving = current[1] if current is not None else None
     found = [replay_light(light, serving, survivors=limits.survivors)]
     if heavy is not None:
         found.append(replay_heavy(light, HeavyReplay(heavy), min_requests=limits.min_requests))
-    metrics = _merged(found)
+    metrics = _merged(found) | (change.metrics if change is not None else {})
     if metrics.pop("not_finite"):
         raise ReleaseRefused(f"{candidate.index}: light probabilities are no numbers; no override publishes that")
     failed = failures(limits, metrics)
@@ -109,6 +112,7 @@ def judge(store: Store, candidate: Candidate, limits: ReleaseLimits, override: s
             against=current[0].release_id if current is not None else None,
             limits=msgspec.to_builtins(limits),
             failures=failed,
+            warnings=list(change.warnings()) if change is not None else [],
             skipped=[*skipped, *(reason for one in found for reason in one.skipped)],
             override=override if failed else None,
         ),

@@ -11,7 +11,7 @@ Excess = Annotated[float, Meta(ge=0.0, le=1e6)]
 
 
 class ReleaseLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a replay of saved requests. A limit that is null is not judged.
+    """Of a replay of saved requests, and of what became of the ads. A limit that is null is not judged.
 
     Args:
         min_requests: Saved requests that there must be to judge by.
@@ -19,6 +19,8 @@ class ReleaseLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         min_overlap: Least share of the survivors that the current release chooses too, on average.
         max_unknown_share: Most of the requests' candidates that the index may lack.
         max_inactive_share: Most of those that it holds that may be inactive.
+        max_lacking_share: Most of the ads that are active in the index that serves that this one may lack.
+        max_older_share: Most of the ads of both that may be of an earlier moment here than in the index that serves.
         max_calibration_current: Sums of light probabilities may be off those of the current release, head by head, by
             a factor of 1 plus this, either way.
         max_calibration_heavy: The same against the release's own heavy ranker.
@@ -29,6 +31,8 @@ class ReleaseLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     min_overlap: Share | None = 0.5
     max_unknown_share: Share | None = 0.1
     max_inactive_share: Share | None = 0.5
+    max_lacking_share: Share | None = 0.2
+    max_older_share: Share | None = 0.2
     max_calibration_current: Excess | None = 0.5
     max_calibration_heavy: Excess | None = 1.0
 
@@ -48,7 +52,7 @@ def _floors(limits: ReleaseLimits, metrics: Mapping[str, float]) -> Iterator[str
     requests = int(metrics["requests"])
     if requests < limits.min_requests:
         yield f"{requests} saved requests could be replayed; min_requests asks for {limits.min_requests}"
-    for name in ("unknown_share", "inactive_share"):
+    for name in ("unknown_share", "inactive_share", "lacking_share", "older_share"):
         most, found = getattr(limits, f"max_{name}"), metrics.get(name)
         if most is not None and found is not None and found > most:
             yield f"{name} is {found:.4g}; max_{name} allows {most:.4g}"
