@@ -25,7 +25,7 @@ from modeling.log_pairs import PairFilter, PairReader, Pairs
 from modeling.log_requests import Requests, Window, encode_requests
 from modeling.no_pairs import nothing_to_read
 
-FORMAT = 1
+FORMAT = 2
 """Part of the cache's key: raised when the arrays on disk change their meaning."""
 
 _SUMMARY = "summary.json"

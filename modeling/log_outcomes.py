@@ -1,9 +1,10 @@
-"""Labels that a log keeps apart from its candidates, found by request and ad row.
+"""What became of ads, where a log keeps it apart from its candidates: found by request and ad row.
 
 Shapes: M outcomes, B pairs, T tasks.
 """
 
 import numpy as np
+import pyarrow.compute as pc
 
 from contracts.errors import LogError
 from contracts.records import REQUIRED_COLUMNS, AdsTimeline
@@ -14,7 +15,10 @@ from modeling.log_values import numbers
 
 
 class Outcomes:
-    """Labels [M, T] by the pair's request row and the position of its ad row.
+    """Outcomes by the pair's request row and the position of its ad row.
+
+    The arrays hold one row more than there are outcomes, so that row -1 tells of a pair without one: ``labels`` float32
+    [M + 1, T], NaN where unknown, and ``shown`` bool [M + 1].
 
     Args:
         schema: Names the tasks.
@@ -28,31 +32,33 @@ class Outcomes:
 
     def __init__(self, schema: FeatureSchema, path: str, requests: Requests, timeline: AdsTimeline) -> None:
         columns = [f"label_{task}" for task in schema.tasks]
-        keys, labels = [np.zeros(0, np.int64)], [np.zeros((0, len(columns)), np.float32)]
+        keys, labels, shown = [np.zeros(0, np.int64)], [np.zeros((0, len(columns)), np.float32)], [np.zeros(0, bool)]
         required, pair = REQUIRED_COLUMNS["outcomes"], ("request_id", "ad_id")
         for _, table in scan(path, columns, required=required, title="Reading outcomes", filled=pair):
             request_row = requests.rows_of(table["request_id"])
             ad_position = timeline.rows_at(table["ad_id"], requests.join_time_of(request_row))
-            known = (request_row >= 0) & (ad_position >= 0)
-            keys.append(_keys(request_row, ad_position)[known])
-            labels.append(np.column_stack([numbers(table, column, source=path) for column in columns])[known])
+            kept = (request_row >= 0) & (ad_position >= 0)
+            keys.append(_keys(request_row, ad_position)[kept])
+            labels.append(np.column_stack([numbers(table, column, source=path) for column in columns])[kept])
+            shown.append(np.asarray(pc.fill_null(table["shown"], False))[kept])
         unsorted = np.concatenate(keys)
         order = np.argsort(unsorted, kind="stable")
-        self._keys, self._labels = unsorted[order], np.concatenate(labels)[order]
+        self._keys = unsorted[order]
+        unknown = np.full((1, len(columns)), np.nan, np.float32)
+        self.labels = np.concatenate([np.concatenate(labels)[order], unknown])
+        self.shown = np.append(np.concatenate(shown)[order], False)
         if (np.diff(self._keys) == 0).any():
             row = int(self._keys[:-1][np.diff(self._keys) == 0][0] >> 32)
             request_id = next(text for text, position in requests.rows.items() if position == row)
             raise LogError(f"{path}: an ad of request_id {request_id!r} comes twice, expected one outcome a pair")
 
-    def labels_of(self, request_row: np.ndarray, ad_position: np.ndarray) -> np.ndarray:
-        """float32 [B, T], NaN where there is no outcome."""
+    def rows_of(self, request_row: np.ndarray, ad_position: np.ndarray) -> np.ndarray:
+        """int64 [B], the outcome of each pair, -1 where there is none, as where a row or position is -1."""
         keys = _keys(request_row, ad_position)
         found = np.searchsorted(self._keys, keys)
         hit = found < len(self._keys)
         hit[hit] = self._keys[found[hit]] == keys[hit]
-        labels = np.full((len(keys), self._labels.shape[1]), np.nan, np.float32)
-        labels[hit] = self._labels[found[hit]]
-        return labels
+        return np.where(hit, found, -1)
 
 
 def _keys(request_row: np.ndarray, ad_position: np.ndarray) -> np.ndarray:

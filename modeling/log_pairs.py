@@ -135,9 +135,7 @@ class PairReader:
     def _read(self, start: int, table: pa.Table) -> dict[str, np.ndarray]:
         """The fields of the pairs that are kept among one slice."""
         request_row = self._requests.rows_of(table["request_id"])
-        stage = codes(table, "stage", STAGES, source=self._path)
-        if (stage < 0).any():
-            raise LogError(f"{self._path}: column stage is missing in a row, expected one of {', '.join(STAGES)}")
+        stage = self._stage(table, request_row)
         keep = self._keep({"request not read": request_row >= 0, "stage": self._stage_wanted(stage)})
         position = start + np.flatnonzero(keep)
         table, request_row, stage = table.filter(pa.array(keep)), request_row[keep], stage[keep]
@@ -178,11 +176,23 @@ class PairReader:
         wanted = STAGES if self._filter.stages is None else self._filter.stages
         return np.isin(stage, [STAGES.index(name) for name in wanted])
 
+    def _stage(self, table: pa.Table, request_row: np.ndarray) -> np.ndarray:
+        """int8 [B], furthest stages; an ad whose outcome says that it was shown is a winner."""
+        stage = codes(table, "stage", STAGES, source=self._path)
+        if (stage < 0).any():
+            raise LogError(f"{self._path}: column stage is missing in a row, expected one of {', '.join(STAGES)}")
+        if self._outcomes is None:
+            return stage
+        ad_position = self._timeline.rows_at(table["ad_id"], self._requests.join_time_of(request_row))
+        shown = self._outcomes.shown[self._outcomes.rows_of(request_row, ad_position)]
+        return np.where(shown, np.int8(STAGES.index("winner")), stage)
+
     def _labels(self, table: pa.Table, request_row: np.ndarray, ad_position: np.ndarray) -> np.ndarray:
         """float32 [B, T] in [0, 1]; the outcome where the candidate has none, NaN where neither knows."""
         labels = np.column_stack([numbers(table, column, source=self._path) for column in self._label_columns])
         if self._outcomes is not None:
-            labels = np.where(np.isnan(labels), self._outcomes.labels_of(request_row, ad_position), labels)
+            outcome = self._outcomes.rows_of(request_row, ad_position)
+            labels = np.where(np.isnan(labels), self._outcomes.labels[outcome], labels)
         outside = (labels < 0) | (labels > 1)
         if outside.any():
             column = self._label_columns[int(outside.any(axis=0).argmax())]

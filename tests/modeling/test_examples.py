@@ -154,6 +154,31 @@ def test_outcomes_fill_the_labels_that_candidates_lack(
         read(small_schema, paths, tmp_path / "cache", labels=True)
 
 
+def test_what_was_shown_is_a_winner(small_schema: FeatureSchema, small_log: Any, tmp_path: Path) -> None:
+    """A log whose winners are told by ``outcomes/`` alone reads as one that says so itself."""
+    winners = [row for row in small_log.candidates if row["stage"] == "winner"]
+    untold = [
+        {**row, "stage": "candidate" if row["stage"] == "winner" else row["stage"]} for row in small_log.candidates
+    ]
+    others = [row for row in small_log.candidates if row["stage"] != "winner"][::3]
+    outcomes = [
+        {"request_id": row["request_id"], "ad_id": row["ad_id"], "shown": shown}
+        for rows, shown in ((winners, True), (others, False))
+        for row in rows
+    ]
+    for name, rows in (("untold", untold), ("outcomes", outcomes)):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name / "part.parquet")
+    paths = replace(small_log.paths, candidates=str(tmp_path / "untold"), outcomes=str(tmp_path / "outcomes"))
+    for stages in (None, ("winner",), ("eligible", "candidate")):
+        straight = read(small_schema, small_log.paths, tmp_path / "cache", stages=stages)
+        joined = read(small_schema, paths, tmp_path / "cache", stages=stages)
+        np.testing.assert_array_equal(joined.stage, straight.stage)
+        np.testing.assert_array_equal(joined.positions["candidates"], straight.positions["candidates"])
+        np.testing.assert_array_equal(joined.labels, straight.labels)
+        assert len(straight) > 0
+
+
 def test_requests_that_name_their_ads_moment_are_joined_at_it(
     small_schema: FeatureSchema, small_log: Any, tmp_path: Path
 ) -> None:
