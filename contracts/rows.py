@@ -43,11 +43,19 @@ def encode_request(
         RequestError: A value of the wrong type, a sequence whose lists differ in length, an event later than the
             request.
     """
+    batch, unknown = encode_row(encoder, query, event_time_us=event_time_us, prefix=prefix)
+    return batch.encoded, unknown
+
+
+def encode_row(
+    encoder: Encoder, query: Mapping[str, Any], *, event_time_us: int, prefix: str = "query"
+) -> tuple[EncodedBatch, list[str]]:
+    """As :func:`encode_request`, with the coverage of the one row."""
     columns, unknown = request_columns(encoder, query, prefix=prefix)
     event_time = np.array([event_time_us], np.int64)
     batch = encoder.encode(columns, num_rows=1, event_time=event_time, absent="missing", invalid="mark")
     _raise_fault(batch, prefix)
-    return batch.encoded, unknown
+    return batch, unknown
 
 
 def encode_pairs(
@@ -64,10 +72,17 @@ def request_columns(
     encoder: Encoder, query: Mapping[str, Any], *, prefix: str = "query"
 ) -> tuple[dict[str, pa.Array], list[str]]:
     """The raw columns of one row, absent and null ones left out, and the names that the encoder does not know."""
+    return feature_columns(encoder.features, query, prefix=prefix)
+
+
+def feature_columns(
+    features: Mapping[str, Feature], query: Mapping[str, Any], *, prefix: str = "query"
+) -> tuple[dict[str, pa.Array], list[str]]:
+    """As :func:`request_columns`, for features of any schema; the types are those of :func:`column_types`."""
     columns: dict[str, pa.Array] = {}
     unknown: list[str] = []
     for name, value in query.items():
-        feature = encoder.features.get(name)
+        feature = features.get(name)
         if feature is None:
             unknown.append(name)
         elif value is not None:
@@ -99,6 +114,19 @@ def pair_columns(
         ]
         arrays[name] = pa.array(converted, _TYPES[feature.kind])
     return arrays
+
+
+def column_types(features: Mapping[str, Feature]) -> dict[str, pa.DataType]:
+    """The type of each raw column that requests fill.
+
+    Example:
+        >>> column_types({"price": Feature(side="query", kind="dense")})
+        {'price': DataType(double)}
+    """
+    types = {name: _TYPES[feature.kind] for name, feature in features.items() if feature.kind != "sequence"}
+    for name, feature in features.items():
+        types |= {f"{name}.{field}": _event_type(part) for field, part in (feature.fields or {}).items()}
+    return types
 
 
 def parse_time(value: object, field: str) -> int:
@@ -151,7 +179,11 @@ def _event_column(part: SequenceField, values: Sequence[Any], length: int, path:
         None if value is None else convert(value, f"{path}[{position}]")
         for position, value in enumerate(values[first:], first)
     ]
-    return pa.array([kept], _TEXTS if part.kind == "categorical" else _INSTANTS)
+    return pa.array([kept], _event_type(part))
+
+
+def _event_type(part: SequenceField) -> pa.DataType:
+    return _TEXTS if part.kind == "categorical" else _INSTANTS
 
 
 def _text(value: object, path: str) -> str:

@@ -115,6 +115,13 @@ class LiveIndex:
         """Codes of objectives, as in the index, int8 [K]; -1 where there is none."""
         return self._objectives[rows]
 
+    def valid_from(self, rows: np.ndarray) -> np.ndarray:
+        """Since when the content of rows is valid, microseconds UTC, int64 [K]."""
+        rows = np.asarray(rows)
+        if not self._any_own(rows):
+            return self.index.valid_from[rows]
+        return self._gather(self.index.valid_from, self._own()["valid_from"], rows)
+
     def excluded(self, advertisers: Sequence[str], rows: np.ndarray) -> np.ndarray | None:
         """Which ads belong to one of ``advertisers``, bool [K]; None where no ad that is known does."""
         codes, own_codes = self._advertiser_codes(advertisers)
