@@ -1,6 +1,6 @@
 """Transforms of dense values, and the fitted state that each of them reads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +51,35 @@ def _function(feature: Feature) -> Callable[[np.ndarray], np.ndarray]:
             edges = np.asarray(fitted.edges, np.float64)
             ranks = even_ranks(len(edges))
             return lambda raw: np.interp(raw, edges, ranks)
+
+
+class DenseRow:
+    """The transforms of several fitted dense features for one row at once; the same bits as one after another.
+
+    Args:
+        features: F of them.
+    """
+
+    def __init__(self, features: Sequence[Feature]) -> None:
+        kinds = np.array([feature.transform for feature in features])
+        self._log = np.isin(kinds, ["log1p", "log1p_standardize"])
+        scaled = np.isin(kinds, ["standardize", "log1p_standardize"])
+        fitted = [feature.fitted or Fitted() for feature in features]
+        self._mean = np.array([_number(one.mean) if own else 0.0 for one, own in zip(fitted, scaled, strict=True)])
+        self._std = np.array([_number(one.std) if own else 1.0 for one, own in zip(fitted, scaled, strict=True)])
+        self._quantiles = [
+            (place, _function(features[place])) for place in np.flatnonzero(kinds == "quantile").tolist()
+        ]
+
+    def __call__(self, raw: np.ndarray) -> np.ndarray:
+        """float64 [F] raw values to float64 [F]; NaN stays NaN."""
+        values = raw.copy()
+        values[self._log] = signed_log1p(raw[self._log])
+        values -= self._mean
+        values /= self._std
+        for place, transform in self._quantiles:
+            values[place] = transform(raw[place])
+        return values
 
 
 def signed_log1p(raw: np.ndarray) -> np.ndarray:

@@ -119,8 +119,8 @@ class Encoder:
         self.side: Side = side
         self.features: dict[str, Feature] = schema.side_features(side)
         self.layout: SideLayout = side_layout(schema, side)
-        self._encoders = feature_encoders(schema, self.layout)
-        self.columns: tuple[str, ...] = tuple(name for encoder in self._encoders for name in encoder.columns)
+        self.encoders = feature_encoders(schema, self.layout)
+        self.columns: tuple[str, ...] = tuple(name for encoder in self.encoders for name in encoder.columns)
 
     def encode(
         self,
@@ -185,7 +185,7 @@ class Encoder:
     def _run(self, work: RowsInWork, source: str) -> None:
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and refused
-                for encoder in self._encoders:
+                for encoder in self.encoders:
                     encoder.encode(work)
         except WrongTypeError as error:
             raise log_error(source, work.reading, str(error)) from None

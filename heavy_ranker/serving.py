@@ -15,6 +15,7 @@ from contracts.bundle import PARITY_FILE, Bundle
 from contracts.encoding import Encoded, Encoder
 from contracts.errors import MismatchError
 from contracts.probability import sigmoid
+from contracts.row_encoder import RowEncoder
 from contracts.schema import FeatureSchema
 from engines.lookup import LookedUp, TableLookup
 from engines.parity import FP32_GATE, check_parity
@@ -75,6 +76,7 @@ class HeavyServing:
     ) -> None:
         self.tasks = schema.tasks
         self.query_encoder = Encoder(schema, "query")
+        self.query_rows = RowEncoder(self.query_encoder)
         self.ad_encoder = Encoder(schema, "ad")
         self.pair_encoder = Encoder(schema, "pair") if schema.side_features("pair") else None
         self.engine = ads_engine.name

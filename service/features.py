@@ -4,11 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from contracts.encoding import Encoded, Encoder
+from contracts.encoding import Encoded
 from contracts.errors import RequestError
-from contracts.rows import request_columns
+from contracts.row_encoder import RowEncoder
 from service.api import FeatureReport
 from service.releases import LoadedRelease
 from service.settings import Settings
@@ -87,27 +85,19 @@ class QueryEncoding:
     notes: FeatureNotes
     settings: Settings
 
-    def encode(self, encoder: Encoder, version: str) -> Encoded:
+    def encode(self, rows: RowEncoder, version: str) -> Encoded:
         """One encoded row.
 
         Args:
-            encoder: Of the query side of a model.
+            rows: Of the query side of a model.
             version: Of the model, the key in ``notes.reports``.
 
         Raises:
             RequestError: A value of a wrong type, not finite, an event later than the request; or a policy refuses that
                 a feature is missing.
         """
-        columns, _ = request_columns(encoder, self.query)
-        times = np.array([self.event_time_us], np.int64)
-        batch = encoder.encode(columns, num_rows=1, event_time=times, absent="missing", invalid="mark")
-        for fault in batch.faults:
-            raise RequestError(fault.rule, field=f"query.{fault.column}")
-        report = FeatureReport(
-            missing=[name for name, count in batch.coverage.missing.items() if count],
-            out_of_vocabulary=[name for name, count in batch.coverage.out_of_vocabulary.items() if count],
-        )
-        if report.missing and self.settings.missing_features == "refuse":
-            raise RequestError("required feature is missing", field=f"query.{report.missing[0]}")
-        self.notes.reports[version] = report
-        return batch.encoded
+        row = rows.encode(self.query, event_time_us=self.event_time_us)
+        if row.missing and self.settings.missing_features == "refuse":
+            raise RequestError("required feature is missing", field=f"query.{row.missing[0]}")
+        self.notes.reports[version] = FeatureReport(missing=row.missing, out_of_vocabulary=row.out_of_vocabulary)
+        return row.encoded

@@ -169,7 +169,7 @@ def _encode(
     """The query for each tower, and the inputs of each heavy ranker by version; all bad values are found here."""
     check_lengths(request.query, settings.max_list_length)
     encoding = QueryEncoding(query=request.query, event_time_us=event_time_us, notes=notes, settings=settings)
-    queries = [encoding.encode(loaded.tower.query_encoder, loaded.release.two_tower) for loaded in releases]
+    queries = [encoding.encode(loaded.tower.query_rows, loaded.release.two_tower) for loaded in releases]
     heavies = {loaded.heavy.version: loaded.heavy for loaded in releases if loaded.heavy is not None}
     if request.stage == "light":
         return queries, {}
@@ -180,7 +180,7 @@ def _heavy_input(heavy: LoadedHeavy, encoding: QueryEncoding, columns: Candidate
     serving, pair = heavy.serving, None
     if columns is not None and columns.pair and serving.pair_encoder is not None:
         pair = encode_pairs(serving.pair_encoder, columns.pair, len(columns.ids)).encoded
-    return HeavyInput(heavy=heavy, query=encoding.encode(serving.query_encoder, heavy.version), pair=pair)
+    return HeavyInput(heavy=heavy, query=encoding.encode(serving.query_rows, heavy.version), pair=pair)
 
 
 def _resolve(

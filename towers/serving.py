@@ -9,6 +9,7 @@ import numpy as np
 
 from contracts.bundle import PARITY_FILE, Bundle
 from contracts.encoding import Encoded, Encoder
+from contracts.row_encoder import RowEncoder
 from contracts.schema import FeatureSchema
 from engines.lookup import TableLookup
 from engines.onnxruntime_cpu import OnnxRuntimeEngine
@@ -34,6 +35,7 @@ class TwoTowerServing:
         self, schema: FeatureSchema, tables: Mapping[str, np.ndarray], *, query_engine: Engine, pin_engine: Engine
     ) -> None:
         self.query_encoder = Encoder(schema, "query")
+        self.query_rows = RowEncoder(self.query_encoder)
         self.ad_encoder = Encoder(schema, "ad")
         self._query_lookup = TableLookup(self.query_encoder.layout, tables, pool_sequences=True)
         self._ad_lookup = TableLookup(self.ad_encoder.layout, tables, pool_sequences=True)

@@ -1,0 +1,291 @@
+"""One request's features to one encoded row, by look-ups that are prepared once: what a service does for every request.
+
+``Encoder`` is made for columns of many rows; for a single one most of its time goes into Arrow arrays of one value.
+Here every feature has a small writer that takes the raw value as it was decoded. Whatever is not plainly right (a
+wrong type, NaN, an event later than the request) is left to ``contracts.rows``, so that rules and messages stand in one
+place; on the rest both give the same bits.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from contracts.dense import DenseRow
+from contracts.encoding import Encoded, Encoder
+from contracts.errors import RequestError
+from contracts.feature_encoders import (
+    CategoricalEncoder,
+    DenseEncoder,
+    EmbeddingEncoder,
+    FeatureEncoder,
+    MultiCategoricalEncoder,
+)
+from contracts.hashing import TextIds
+from contracts.rows import encode_row, parse_time
+from contracts.schema import MISSING, NUM_RESERVED, OUT_OF_VOCABULARY
+from contracts.sequence_encoder import FieldEncoder, SequenceEncoder
+
+CACHED_TEXTS = 1 << 16
+"""Values of one column whose ids are kept: most requests bring values that were seen before."""
+
+_CATEGORY, _NUMBER = frozenset((str, int, bool)), frozenset((float, int, bool))
+_MAX_EPOCH_MS = 253_402_300_799_999  # the end of the year 9999
+
+
+@dataclass(frozen=True)
+class EncodedRow:
+    """One row, and the columns that were missing or held a value outside their vocabulary, in the encoder's order."""
+
+    encoded: Encoded
+    missing: list[str]
+    out_of_vocabulary: list[str]
+
+
+class _IrregularError(Exception):
+    """A value for the plain way."""
+
+
+@dataclass
+class _Row:
+    """A row in work; ``dense`` holds raw numbers by their place among the dense features, NaN where missing."""
+
+    ids: np.ndarray
+    floats: np.ndarray
+    dense: list[float]
+    event_time_us: int
+    given: set[str] = field(default_factory=set)
+    out_of_vocabulary: set[str] = field(default_factory=set)
+
+
+class _Writer(Protocol):
+    def __call__(self, row: _Row, value: Any) -> None: ...
+
+
+class RowEncoder:
+    """Encodes one row of the query side after another. Safe to use from several threads.
+
+    Args:
+        encoder: Whose rows these are.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        absent = encoder.encode({}, num_rows=1, event_time=np.zeros(1, np.int64), absent="missing").encoded
+        self._ids, self._floats = absent.ids[0], absent.floats[0]
+        dense = [part for part in encoder.encoders if isinstance(part, DenseEncoder)]
+        self._dense = DenseRow([encoder.features[part.name] for part in dense])
+        self._dense_places = np.array([part.position for part in dense], np.intp)
+        self._no_dense = [math.nan] * len(dense)
+        self._writers = {part.name: _writer(part, dense) for part in encoder.encoders}
+
+    def encode(self, query: Mapping[str, Any], *, event_time_us: int, prefix: str = "query") -> EncodedRow:
+        """Encode the features of one request; arguments and errors are those of ``contracts.rows.encode_request``."""
+        row = _Row(self._ids.copy(), self._floats.copy(), self._no_dense.copy(), event_time_us)
+        try:
+            for name, value in query.items():
+                writer = self._writers.get(name)
+                if writer is not None and value is not None:
+                    writer(row, value)
+            self._write_dense(row)
+        except (_IrregularError, RequestError, UnicodeEncodeError, OverflowError):
+            return self._plain(query, event_time_us, prefix)
+        return EncodedRow(
+            Encoded(row.ids[None], row.floats[None]),
+            [column for column in self._encoder.columns if column not in row.given],
+            [column for column in self._encoder.columns if column in row.out_of_vocabulary],
+        )
+
+    def _write_dense(self, row: _Row) -> None:
+        if not row.dense:
+            return
+        raw = np.array(row.dense, np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = self._dense(raw).astype(np.float32)
+        given = ~np.isnan(raw)
+        if not np.isfinite(values[given]).all():
+            raise _IrregularError
+        row.floats[self._dense_places[given]] = values[given]
+
+    def _plain(self, query: Mapping[str, Any], event_time_us: int, prefix: str) -> EncodedRow:
+        batch, _ = encode_row(self._encoder, query, event_time_us=event_time_us, prefix=prefix)
+        return EncodedRow(
+            batch.encoded,
+            [name for name, count in batch.coverage.missing.items() if count],
+            [name for name, count in batch.coverage.out_of_vocabulary.items() if count],
+        )
+
+
+def _writer(part: FeatureEncoder, dense: Sequence[DenseEncoder]) -> _Writer:
+    match part:
+        case CategoricalEncoder():
+            return _categorical(part)
+        case MultiCategoricalEncoder():
+            return _multi_categorical(part)
+        case DenseEncoder():
+            return _dense(part, dense.index(part))
+        case EmbeddingEncoder():
+            return _embedding(part)
+        case SequenceEncoder():
+            return _sequence(part)
+
+
+def _id_of(ids_of: TextIds) -> Callable[[Any], int]:
+    """The id of one value, of a type in ``_CATEGORY``; UnicodeEncodeError where its text is none."""
+
+    @lru_cache(maxsize=CACHED_TEXTS)
+    def id_of(value: str | int) -> int:
+        text = value if isinstance(value, str) else str(int(value))
+        text.encode()
+        return int(ids_of([text])[0])
+
+    return id_of
+
+
+def _categorical(part: CategoricalEncoder) -> _Writer:
+    name, position, id_of = part.name, part.position, _id_of(part.ids_of)
+
+    def write(row: _Row, value: Any) -> None:
+        if type(value) not in _CATEGORY:
+            raise _IrregularError
+        found = id_of(value)
+        row.ids[position] = found
+        row.given.add(name)
+        if found == OUT_OF_VOCABULARY:
+            row.out_of_vocabulary.add(name)
+
+    return write
+
+
+def _multi_categorical(part: MultiCategoricalEncoder) -> _Writer:
+    name, id_of = part.name, _id_of(part.ids_of)
+    start, width = part.positions.start, part.positions.stop - part.positions.start
+
+    def write(row: _Row, value: Any) -> None:
+        ids = _ids(_listed(value), id_of)[:width]
+        row.ids[start] = 0
+        row.ids[start : start + len(ids)] = ids
+        row.given.add(name)
+        if OUT_OF_VOCABULARY in ids:
+            row.out_of_vocabulary.add(name)
+
+    return write
+
+
+def _dense(part: DenseEncoder, place: int) -> _Writer:
+    name = part.name
+
+    def write(row: _Row, value: Any) -> None:
+        if type(value) not in _NUMBER or not math.isfinite(value):
+            raise _IrregularError
+        row.dense[place] = value
+        row.given.add(name)
+
+    return write
+
+
+def _embedding(part: EmbeddingEncoder) -> _Writer:
+    name, positions = part.name, part.positions
+    width = positions.stop - positions.start
+
+    def write(row: _Row, value: Any) -> None:
+        if len(_listed(value)) != width or not _NUMBER.issuperset(map(type, value)):
+            raise _IrregularError
+        with np.errstate(over="ignore"):
+            values = np.array(value, np.float64).astype(np.float32)
+        if not np.isfinite(values).all():
+            raise _IrregularError
+        row.floats[positions] = values
+        row.given.add(name)
+
+    return write
+
+
+def _sequence(part: SequenceEncoder) -> _Writer:
+    fields = {own.column.removeprefix(f"{part.name}."): _field(own) for own in part.fields}
+
+    def write(row: _Row, value: Any) -> None:
+        if not isinstance(value, Mapping):
+            raise _IrregularError
+        length: int | None = None
+        for name, values in value.items():
+            if values is None or name not in fields:
+                continue
+            if length is None:
+                length = len(_listed(values))
+            elif len(_listed(values)) != length:
+                raise _IrregularError
+        kept = min(length or 0, part.max_length)
+        for name, (own, write_ids) in fields.items():
+            start, values = own.positions.start, value.get(name)
+            if values is None:
+                row.ids[start : start + kept] = MISSING
+                continue
+            row.given.add(own.column)
+            if kept:
+                row.ids[start : start + kept] = write_ids(row, values[: -kept - 1 : -1])
+
+    return write
+
+
+def _field(part: FieldEncoder) -> tuple[FieldEncoder, Callable[[_Row, Sequence[Any]], Any]]:
+    """The writer of one field's kept events, most recent first."""
+    if part.edges_us is not None:
+        edges_us = part.edges_us
+        return part, lambda row, values: _age_ids(values, edges_us, row.event_time_us)
+    if part.ids_of is None:
+        raise TypeError(f"{part.column} is neither a category nor an age")
+    id_of, column, is_vocabulary = _id_of(part.ids_of), part.column, part.is_vocabulary
+
+    def ids(row: _Row, values: Sequence[Any]) -> list[int]:
+        found = _ids(values, id_of)
+        if is_vocabulary and OUT_OF_VOCABULARY in found:
+            row.out_of_vocabulary.add(column)
+        return found
+
+    return part, ids
+
+
+def _age_ids(values: Sequence[Any], edges_us: np.ndarray, event_time_us: int) -> np.ndarray:
+    """Buckets of ages of instants, most recent first; the plain way says what is wrong with later or unsorted ones."""
+    times, known = _instants(values)
+    ages = event_time_us - times
+    present = ages if known is None else ages[known]
+    if len(present) and (present[0] < 0 or (present[1:] < present[:-1]).any()):
+        raise _IrregularError
+    ids = edges_us.searchsorted(ages, side="right") + NUM_RESERVED
+    if known is not None:
+        ids[~known] = MISSING
+    return ids
+
+
+def _instants(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Microseconds since 1970, and which are not null; None where none is."""
+    types = set(map(type, values))
+    if types == {int}:
+        millis = np.array(values, np.int64)
+        if np.abs(millis).max() > _MAX_EPOCH_MS:
+            raise _IrregularError
+        return millis * 1000, None
+    if not types <= {int, str, type(None)}:
+        raise _IrregularError
+    micros = np.array([0 if value is None else parse_time(value, "") for value in values], np.int64)
+    return micros, np.array([value is not None for value in values])
+
+
+def _ids(values: Sequence[Any], id_of: Callable[[Any], int]) -> list[int]:
+    types = set(map(type, values))
+    if types <= _CATEGORY:
+        return list(map(id_of, values))
+    if types - _CATEGORY == {type(None)}:
+        return [MISSING if value is None else id_of(value) for value in values]
+    raise _IrregularError
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    if type(value) is not list and not isinstance(value, list | tuple):
+        raise _IrregularError
+    return value

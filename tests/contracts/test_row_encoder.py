@@ -1,0 +1,158 @@
+"""A row of a request is encoded as columns are: the same bits, the same findings, the same errors."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from contracts.config import convert
+from contracts.encoding import Encoder
+from contracts.errors import RequestError
+from contracts.row_encoder import RowEncoder
+from contracts.rows import encode_row
+from contracts.schema import FeatureSchema, Fitted
+
+NOW_MS = 1_714_564_800_000
+SCHEMA: dict[str, Any] = {
+    "version": 1,
+    "tasks": ["click"],
+    "objectives": {"click": "click"},
+    "tables": {
+        "place": {"dim": 4, "vocabulary": ["DE", "1", "été"]},
+        "video": {"dim": 8, "buckets": 1000},
+    },
+    "features": {
+        "country": {"side": "query", "kind": "categorical", "table": "place"},
+        "device": {"side": "query", "kind": "categorical", "table": "video"},
+        "places": {"side": "query", "kind": "multi_categorical", "table": "place", "max_length": 3},
+        "age": {"side": "query", "kind": "dense", "transform": "standardize", "default": 0.45},
+        "raw": {"side": "query", "kind": "dense", "transform": "none"},
+        "count": {"side": "query", "kind": "dense", "transform": "log1p"},
+        "spent": {"side": "query", "kind": "dense", "transform": "log1p_standardize"},
+        "visits": {"side": "query", "kind": "dense", "transform": "quantile", "buckets": 4},
+        "image": {"side": "query", "kind": "embedding", "length": 3},
+        "watch": {
+            "side": "query",
+            "kind": "sequence",
+            "max_length": 4,
+            "fields": {
+                "video_id": {"kind": "categorical", "table": "video"},
+                "place": {"kind": "categorical", "table": "place"},
+                "time": {"kind": "age", "buckets": 12, "dim": 4},
+            },
+        },
+    },
+}
+FITTED = {
+    "age": Fitted(mean=0.4, std=0.1),
+    "raw": Fitted(mean=3.0),
+    "count": Fitted(mean=1.5),
+    "spent": Fitted(mean=2.0, std=0.5),
+    "visits": Fitted(edges=(0.0, 1.0, 4.0, 10.0)),
+}
+
+
+def _encoder() -> Encoder:
+    unfitted = convert(SCHEMA, FeatureSchema, source="schema.yaml")
+    features = {name: replace(feature, fitted=FITTED.get(name)) for name, feature in unfitted.features.items()}
+    return Encoder(replace(unfitted, features=features), "query")
+
+
+ENCODER = _encoder()
+ROWS = RowEncoder(ENCODER)
+
+texts = st.sampled_from(["DE", "1", "été", "", "x", "中国", "0"])
+categories = texts | st.integers(-(2**70), 2**70) | st.booleans()
+bad = st.sampled_from([1.5, {}, [], [[1]], "\ud800", {"a": 1}, math.nan, math.inf, 10**400, b"x"])
+numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-5, 5) | st.booleans()
+times = (
+    st.lists(st.integers(-(10**6), 10**10) | st.just(None), max_size=6)
+    .map(lambda ages: sorted(ages, key=lambda age: -(age or 0)))
+    .map(lambda ages: [None if age is None else NOW_MS - age for age in ages])
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> dict[str, Any]:
+    when = draw(times)
+    if draw(st.booleans()):
+        when = [
+            value if value is None else str(np.datetime64(value, "ms")) + "Z" if draw(st.booleans()) else value
+            for value in when
+        ]
+    count = len(when)
+    listed = st.lists(categories | st.none(), min_size=count, max_size=count)
+    fields = {"time": st.just(when), "video_id": listed, "place": listed | st.none(), "unknown": listed}
+    kept = draw(st.sets(st.sampled_from(sorted(fields))))
+    return {name: draw(fields[name]) for name in sorted(kept)}
+
+
+VALUES = {
+    "country": categories,
+    "device": categories,
+    "places": st.lists(categories | st.none(), max_size=5),
+    **dict.fromkeys(("age", "raw", "count", "spent", "visits"), numbers),
+    "image": st.lists(numbers, min_size=2, max_size=4),
+    "watch": histories(),
+    "unknown": categories,
+}
+queries = st.fixed_dictionaries({}, optional={name: values | st.none() for name, values in VALUES.items()})
+broken = st.fixed_dictionaries({}, optional={name: values | bad for name, values in VALUES.items()})
+
+
+def outcome(encode: Any, query: dict[str, Any]) -> Any:
+    try:
+        return encode(query)
+    except RequestError as error:
+        return str(error)
+
+
+def plain(query: dict[str, Any]) -> Any:
+    batch, _ = encode_row(ENCODER, query, event_time_us=NOW_MS * 1000)
+    counts = batch.coverage.missing, batch.coverage.out_of_vocabulary
+    found = [[name for name, count in of.items() if count] for of in counts]
+    return batch.encoded.ids.tolist(), batch.encoded.floats.view(np.uint32).tolist(), *found
+
+
+def compiled(query: dict[str, Any]) -> Any:
+    row = ROWS.encode(query, event_time_us=NOW_MS * 1000)
+    ids, floats = row.encoded.ids, row.encoded.floats
+    assert (ids.dtype, floats.dtype) == (np.int32, np.float32)
+    return ids.tolist(), floats.view(np.uint32).tolist(), row.missing, row.out_of_vocabulary
+
+
+@settings(max_examples=500)
+@given(queries)
+def test_a_row_is_what_columns_of_one_row_are(query: dict[str, Any]) -> None:
+    assert outcome(compiled, query) == outcome(plain, query)
+
+
+@settings(max_examples=300)
+@given(broken)
+def test_wrong_values_are_refused_in_the_same_words(query: dict[str, Any]) -> None:
+    assert outcome(compiled, query) == outcome(plain, query)
+
+
+def test_regular_requests_never_take_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RowEncoder, "_plain", None)
+    compiled(
+        {
+            "country": "DE",
+            "device": 7,
+            "places": ["DE", None, True],
+            "age": 0.1,
+            "visits": 3,
+            "image": [1, 2.5, 0],
+            "watch": {"video_id": [1, 2], "place": ["x", None], "time": [NOW_MS - 9, NOW_MS]},
+        }
+    )
+
+
+def test_a_float_is_no_category_though_it_equals_one_that_was_seen() -> None:
+    compiled({"country": True})
+    with pytest.raises(RequestError, match="expected text, an integer or a boolean, got 1.0"):
+        compiled({"country": 1.0})
