@@ -3,6 +3,7 @@
 import mmap
 import os
 from pathlib import Path
+from tokenize import TokenError
 from typing import BinaryIO
 
 import numpy as np
@@ -117,10 +118,17 @@ def map_array(path: Path) -> np.ndarray:
     """Map a .npy file, read-only, as a plain array (``np.memmap`` costs microseconds at each access).
 
     An empty array is read, since nothing can be mapped.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is damaged.
     """
-    if path.stat().st_size <= HEADER_BYTES:
-        return np.load(path, allow_pickle=False)
-    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    try:
+        return np.asarray(
+            np.load(path, mmap_mode="r" if path.stat().st_size > HEADER_BYTES else None, allow_pickle=False)
+        )
+    except (EOFError, SyntaxError, TokenError) as error:  # of a header that NumPy tries to make sense of
+        raise ValueError(f"damaged header: {error}") from error
 
 
 def release_pages(*arrays: np.ndarray | None) -> None:

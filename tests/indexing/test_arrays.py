@@ -74,3 +74,20 @@ def test_pages_that_were_read_are_given_back(tmp_path: Path) -> None:
     assert read - before > 24 << 20
     assert psutil.Process().memory_info().shared - before < 8 << 20
     assert mapped[31].sum(dtype=np.int64) == 1 << 20
+
+
+def test_a_damaged_header_is_told_as_such_whatever_numpy_makes_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    with ArrayWriter(path, np.float32, (3,)) as writer:
+        writer.append(np.zeros((5, 3), np.float32))
+    sound = path.read_bytes()
+    refused = 0
+    for content in [sound[:size] for size in range(len(sound))] + [
+        sound[:at] + bytes([sound[at] ^ 1 << bit]) + sound[at + 1 :] for at in range(128) for bit in range(8)
+    ]:
+        path.write_bytes(content)
+        try:
+            map_array(path)
+        except ValueError:
+            refused += 1
+    assert refused > len(sound) + 900
