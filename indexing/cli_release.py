@@ -120,7 +120,17 @@ def prune(
             print(f"{would} {what} {name}")
     print(f"{store}: {pruned.bytes / 1e6:,.1f} MB {'to be freed' if dry_run else 'freed'}")
     if pruned.updates:
-        print(f"{store}: {pruned.updates:,} updates are merged in every index that is kept; dropped")
+        merged, replaced = pruned.updates - pruned.replaced, pruned.replaced
+        print(
+            f"{store}: {merged:,} updates that every kept index has merged and {replaced:,} that later ones replace "
+            f"{'to be ' * dry_run}dropped"
+        )
+    if pruned.waiting:
+        some = ", ".join(pruned.waiting[:5]) + (", ..." if len(pruned.waiting) > 5 else "")
+        print(
+            f"{store}: content of {len(pruned.waiting):,} ads is in updates alone; it stays in the log until a "
+            f"catalogue has it: {some}"
+        )
 
 
 def _reason(override: str | None) -> str | None:

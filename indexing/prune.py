@@ -16,7 +16,8 @@ import msgspec
 from contracts.artifact import read_manifest
 from contracts.errors import ArtifactError
 from contracts.release import IndexManifest, Release, UpdatePosition
-from indexing.compaction import compact
+from indexing.compaction import Compaction, check_sound, compact
+from indexing.held_content import HeldContent
 from indexing.store_files import (
     BUNDLES,
     CURRENT,
@@ -44,6 +45,10 @@ class Pruned:
         bundles: Versions.
         indexes: Versions.
         updates: Records that the log of updates no longer needs.
+        replaced: Of these, how many say nothing that later ones do not say; the others are merged in every index that
+            is kept.
+        waiting: Ads whose content the indexes have from updates alone: it stays in the log, since the next build would
+            miss it, until a catalogue has them.
         bytes: Freed on the disk: files that have another name elsewhere, such as in the directory that was published,
             are not.
     """
@@ -52,6 +57,8 @@ class Pruned:
     bundles: list[str] = field(default_factory=list)
     indexes: list[str] = field(default_factory=list)
     updates: int = 0
+    replaced: int = 0
+    waiting: list[str] = field(default_factory=list)
     bytes: int = 0
 
 
@@ -60,7 +67,7 @@ def prune_store(root: Path, keep: int, *, move: Move, dry_run: bool = False) -> 
 
     Raises:
         ArtifactError: A pointer or the record of a kept release cannot be read, so that nobody knows which parts are in
-            use; nothing was removed.
+            use, or the log of updates is damaged; nothing was removed.
     """
     before = _pointers(root)
     pointers = {scenario: _shortened(pointer, keep) for scenario, pointer in before.items()}
@@ -74,15 +81,22 @@ def prune_store(root: Path, keep: int, *, move: Move, dry_run: bool = False) -> 
         indexes=[path.name for path in parts[INDEXES]],
         bytes=_freed([path for paths in parts.values() for path in paths]),
     )
+    log = UpdateLog(root / UPDATES)
+    merged = [_merged(root, one) for one in kept]
+    held = HeldContent(sorted({root / INDEXES / one.index for one in kept}))
     if dry_run:
-        return removed
+        return _with(removed, compact(log, merged, held=held, dry_run=True))
+    check_sound(log)
     for scenario, pointer in pointers.items():
         if pointer != before[scenario]:
             move(scenario, pointer)
     for path in (path for paths in parts.values() for path in paths):
         remove_directory(path)
-    compaction = compact(UpdateLog(root / UPDATES), [_merged(root, one) for one in kept])
-    return replace(removed, updates=compaction.before - compaction.after)
+    return _with(removed, compact(log, merged, held=held))
+
+
+def _with(pruned: Pruned, done: Compaction) -> Pruned:
+    return replace(pruned, updates=done.before - done.after, replaced=done.replaced, waiting=done.waiting)
 
 
 def _dropped(
