@@ -4,13 +4,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 
 from fastapi import FastAPI
 
 from indexing.stores import open_store
 from service.admin import admin_router
+from service.feedback import feedback_log
 from service.follower import Follower
 from service.health import health_router
 from service.openapi import document
@@ -32,10 +33,11 @@ def create_app(settings: Settings) -> FastAPI:
     store = open_store(settings.store, local=settings.local)
     follower = Follower(store.local, settings, telemetry, doubt=store.doubt)
     workers = Workers(settings.rank_threads)
+    feedback = feedback_log(settings, telemetry.feedback)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        with workers:
+        with feedback or nullcontext(), workers:
             repeated = [(follower.poll, settings.poll_interval_s), (follower.apply_updates, settings.update_interval_s)]
             if store.local is not store:
                 repeated.append((partial(follower.attempt, "refresh", store.refresh), settings.update_interval_s))
@@ -60,7 +62,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.follower = follower
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
-    app.include_router(rank_router(follower, settings, telemetry, workers))
+    app.include_router(rank_router(follower, settings, telemetry, workers, feedback))
     app.include_router(health_router(follower, telemetry))
     app.include_router(admin_router(follower, settings))
     add_problem_handlers(app, retry_after_s=settings.retry_after_s)

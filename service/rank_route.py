@@ -12,6 +12,7 @@ from starlette.responses import Response
 from contracts.errors import AdsieveError
 from service.body import read_body
 from service.deadline import Deadline, DeadlineError
+from service.feedback import FeedbackLog
 from service.follower import Follower
 from service.openapi import RANK_ANSWERS, RANK_BODY
 from service.problems import HttpProblem, respond_to
@@ -22,10 +23,12 @@ from service.wire import decode_request, encode_response, media_type
 from service.workers import Workers
 
 
-def rank_router(follower: Follower, settings: Settings, telemetry: Telemetry, workers: Workers) -> APIRouter:
+def rank_router(
+    follower: Follower, settings: Settings, telemetry: Telemetry, workers: Workers, feedback: FeedbackLog | None
+) -> APIRouter:
     """The route as a router of its own; the arguments are those of ``RankRoute``."""
     router = APIRouter()
-    route = RankRoute(follower, settings, telemetry, workers)
+    route = RankRoute(follower, settings, telemetry, workers, feedback)
     router.add_api_route(
         "/rank",
         route.answer,
@@ -49,11 +52,19 @@ class RankRoute:
         settings: Limits and policies.
         telemetry: Counts.
         workers: Their number is how many requests are ranked at the same time.
+        feedback: Takes up what was answered; None where nothing is logged.
     """
 
-    def __init__(self, follower: Follower, settings: Settings, telemetry: Telemetry, workers: Workers) -> None:
+    def __init__(
+        self,
+        follower: Follower,
+        settings: Settings,
+        telemetry: Telemetry,
+        workers: Workers,
+        feedback: FeedbackLog | None,
+    ) -> None:
         self._follower, self._settings, self._telemetry = follower, settings, telemetry
-        self._workers = workers
+        self._workers, self._feedback = workers, feedback
         self._in_flight = 0
 
     async def answer(self, request: Request) -> Response:
@@ -102,4 +113,7 @@ class RankRoute:
         deadline = Deadline.after_ms(timeout_ms, start=start)
         outcome = rank(request, snapshot, self._settings, deadline, watch=watch, executor=self._workers.heavy)
         self._telemetry.observe(outcome)
-        return encode_response(outcome.response, media)
+        answer = encode_response(outcome.response, media)
+        if self._feedback is not None:
+            self._feedback.offer(request, outcome)
+        return answer

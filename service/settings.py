@@ -54,6 +54,14 @@ class Settings(BaseSettings):
         poll_interval_s: How often the store's pointer is read.
         failed_retry_s: Pause before a release that could not be loaded is tried again.
         admin_token: Bearer token of the admin routes; without one they answer 401 to everybody.
+
+    Feedback log:
+        feedback_dir: Where answered requests are logged for the next training run; None is nowhere. Several processes
+            may share it.
+        feedback_share: Share of the requests that are logged, by a hash of their id.
+        feedback_queue: Most requests that wait to be written; more are dropped and counted.
+        feedback_rows: Candidates after which a file ends, and the most that wait to be written.
+        feedback_seconds: Time after which a file ends, and the most that a killed process loses.
     """
 
     model_config = SettingsConfigDict(env_prefix="ADSIEVE_", frozen=True, extra="forbid")
@@ -90,3 +98,9 @@ class Settings(BaseSettings):
     poll_interval_s: Annotated[float, Field(gt=0, le=86_400)] = 1.0
     failed_retry_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     admin_token: SecretStr | None = None
+
+    feedback_dir: Path | None = None
+    feedback_share: Annotated[float, Field(ge=0, le=1)] = 1.0
+    feedback_queue: Annotated[int, Field(ge=1, le=1_000_000)] = 1_024
+    feedback_rows: Annotated[int, Field(ge=1, le=100_000_000)] = 1_000_000
+    feedback_seconds: Annotated[float, Field(gt=0, le=86_400)] = 60.0

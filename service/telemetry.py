@@ -6,6 +6,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 
 from contracts.release import UpdatePosition
 from service.api import Dropped, RankResponse
+from service.feedback_counts import FeedbackCounts
 from service.ranker import Outcome
 from service.releases import LoadedRelease
 
@@ -23,6 +24,7 @@ class Telemetry:
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
+        self.feedback = FeedbackCounts(registry)
         self.requests = Counter(
             "adsieve_rank_requests", "Answers of /rank, by HTTP status.", ["status"], registry=registry
         )

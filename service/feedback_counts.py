@@ -1,0 +1,55 @@
+"""What the feedback log counts, for Prometheus."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+Dropped = Literal["queue_full", "repeated", "invalid", "failed"]
+
+
+class FeedbackCounts:
+    """Requests by what became of them in the feedback log; requests outside the sample are in none of them.
+
+    ``written`` are in a whole file. Dropped ones are ``queue_full`` (the writer did not keep up), ``repeated`` (their
+    id was logged a short while ago), ``invalid`` (a feature that no model had read has a value that no training could
+    read) or ``failed`` (their file could not be written).
+
+    Args:
+        registry: Takes the metrics.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "adsieve_feedback_requests", "Sampled requests, by what became of them.", ["result"], registry=registry
+        )
+        self._candidates = Counter(
+            "adsieve_feedback_candidates", "Candidates in whole files of the feedback log.", registry=registry
+        )
+        self._cold = Counter(
+            "adsieve_feedback_cold_ads",
+            "Ads left out of logged requests, since no index holds their features.",
+            registry=registry,
+        )
+        self._files = Counter("adsieve_feedback_files", "Whole pairs of files of the feedback log.", registry=registry)
+        self._waiting = Gauge(
+            "adsieve_feedback_waiting", "Requests that the feedback log's writer has not taken up.", registry=registry
+        )
+
+    def watch_queue(self, length: Callable[[], int]) -> None:
+        """Show a queue's length whenever the metrics are read."""
+        self._waiting.set_function(length)
+
+    def dropped(self, reason: Dropped, requests: int = 1) -> None:
+        """Note requests that are in no file."""
+        self._requests.labels(reason).inc(requests)
+
+    def left_out(self, ads: int) -> None:
+        """Note ads without features in a request that is logged."""
+        self._cold.inc(ads)
+
+    def written(self, requests: int, candidates: int) -> None:
+        """Note one whole pair of files."""
+        self._requests.labels("written").inc(requests)
+        self._candidates.inc(candidates)
+        self._files.inc()
