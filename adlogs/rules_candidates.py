@@ -73,8 +73,14 @@ class CandidateRules:
             return
         texts = plain_text(versions)
         yield Finding("teacher_version", NO_TEACHER_VERSION, scored & np.asarray(texts.is_null()))
+        if self._is_feedback(rows):
+            return  # written by whatever heavy ranker served, until `adsieve heavy score` gives all rows one teacher
         if self._teacher_version is None:
             self._teacher_version = next(iter(texts.drop_null().slice(0, 1).to_pylist()), None)
         if self._teacher_version is not None:
             other = pc.not_equal(texts, self._teacher_version).fill_null(False)
             yield Finding("teacher_version", MIXED_TEACHERS.format(self._teacher_version), np.asarray(other))
+
+    def _is_feedback(self, rows: LogSlice) -> bool:
+        """Whether a service wrote the rows: it alone tells the light logits."""
+        return any(f"light_{task}" in rows.columns for task in self._tasks)

@@ -33,7 +33,7 @@ def create_app(settings: Settings) -> FastAPI:
     store = open_store(settings.store, local=settings.local)
     follower = Follower(store.local, settings, telemetry, doubt=store.doubt)
     workers = Workers(settings.rank_threads)
-    feedback = feedback_log(settings, telemetry.feedback)
+    feedback = feedback_log(settings, telemetry.feedback, follower)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -18,6 +18,7 @@ from service.api import RankRequest
 from service.feedback_counts import FeedbackCounts
 from service.feedback_rows import Served
 from service.feedback_writer import FeedbackWriter
+from service.follower import Follower
 from service.ranker import Outcome
 from service.settings import Settings
 
@@ -121,12 +122,16 @@ class FeedbackLog:
             pause()
 
 
-def feedback_log(settings: Settings, counts: FeedbackCounts) -> FeedbackLog | None:
-    """The log that the settings ask for; None where they name no directory."""
+def feedback_log(settings: Settings, counts: FeedbackCounts, follower: Follower) -> FeedbackLog | None:
+    """The log that the settings ask for, of what a follower serves; None where they name no directory."""
     if settings.feedback_dir is None:
         return None
     writer = FeedbackWriter(
-        settings.feedback_dir, counts, rows=settings.feedback_rows, seconds=settings.feedback_seconds
+        settings.feedback_dir,
+        counts,
+        releases=lambda: follower.snapshot.releases.values(),
+        rows=settings.feedback_rows,
+        seconds=settings.feedback_seconds,
     )
     return FeedbackLog(
         writer,

@@ -91,6 +91,10 @@ class RowReader:
                 parts.append(_logged(served, owner, known, features))
         return parts
 
+    def columns_of(self, loaded: LoadedRelease) -> LogColumns:
+        """What requests of a release may fill."""
+        return self._features_of(loaded).columns
+
     def _features_of(self, loaded: LoadedRelease) -> ServedFeatures:
         key = (loaded.versions.two_tower, loaded.versions.heavy)
         if key not in self._features:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,7 @@ from service.feedback_columns import LogColumns
 from service.feedback_counts import FeedbackCounts
 from service.feedback_files import FilePair, remove_leftovers
 from service.feedback_rows import LoggedRequest, RowReader, Served, tables
+from service.releases import LoadedRelease
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class FeedbackWriter:
     Args:
         root: Directory of the log, created where it is absent.
         counts: Of what was written and what was dropped.
+        releases: What serves now: a file has the columns of all of it, whatever is asked for first.
         rows: Candidates after which a file ends.
         seconds: Time after which a file ends.
         open_files: Begins a pair of files.
@@ -52,13 +54,14 @@ class FeedbackWriter:
         root: Path,
         counts: FeedbackCounts,
         *,
+        releases: Callable[[], Iterable[LoadedRelease]],
         rows: int,
         seconds: float,
         open_files: OpenFiles = FilePair,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._root, self._counts = root, counts
-        self._rows, self._seconds = rows, seconds
+        self._releases, self._rows, self._seconds = releases, rows, seconds
         self._open_files, self._clock = open_files, clock
         self._reader = RowReader()
         self._columns = LogColumns()
@@ -86,6 +89,8 @@ class FeedbackWriter:
         if not requests:
             return
         self._include([one.columns for one in requests])
+        if not self._batch.num_served:
+            self._include([self._reader.columns_of(loaded) for loaded in self._releases()])
         batch = self._batch
         if not batch.num_served:
             batch.began = self._clock()

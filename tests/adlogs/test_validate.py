@@ -375,6 +375,17 @@ def test_a_column_of_two_types_is_a_fault_of_the_second_file(
     assert (fault.file, fault.column, fault.rule) == (str(second), "country", DIFFERING_TYPE.format(first))
 
 
+def test_a_feedback_log_may_have_been_scored_by_several_heavy_rankers(
+    tmp_path: Path, schema: FeatureSchema, tables: Tables
+) -> None:
+    tables["candidates"] = with_value(tables["candidates"], EDGE, "teacher_version", "series-2")
+    mixed = validate_log(write_log(tmp_path / "scored", tables), schema)
+    assert [fault.rule for fault in mixed.faults] == [MIXED_TEACHERS.format("series-1")]
+    light = pa.array([0.5] * len(tables["candidates"]), pa.float32())
+    tables["candidates"] = tables["candidates"].append_column("light_click", light)
+    assert validate_log(write_log(tmp_path / "feedback", tables), schema).faults == ()
+
+
 def test_labels_may_stand_in_outcomes_alone(tmp_path: Path, schema: FeatureSchema, tables: Tables) -> None:
     tables["candidates"] = tables["candidates"].drop_columns(["label_click", "label_conversion"])
     tables["outcomes"] = outcome_rows()
