@@ -14,7 +14,7 @@ from contracts.records import plain_text, utc_micros
 from indexing.attributes import ATTRIBUTES, BID_RULE, AdAttributes, ad_attributes, invalid_bids
 from indexing.catalog import check_features
 from indexing.counters import Counters
-from indexing.pin_engine import EXACT_ENGINE, choose_pin_engine, embed_in_pieces
+from indexing.pin_engine import EXACT_ENGINE, Spread, choose_pin_engine, embed_in_pieces
 from indexing.precision import CHECKED_ADS, CHECKED_QUERIES, NO_LOSS, PrecisionLoss, precision_loss, spread_rows
 from indexing.saved_queries import saved_query_embeddings
 from indexing.shift import ad_profile, shift_warnings
@@ -105,7 +105,7 @@ class AdEmbedder:
         for name, encoder in self._encoders.items():
             check_features(dataset, encoder.columns, model=self._bundles[name].manifest.version)
 
-    def embed(self, ads: pa.Table, *, source: str, check_loss: bool = True) -> EmbeddedBatch:
+    def embed(self, ads: pa.Table, *, source: str, check_loss: bool = True, spread: Spread = map) -> EmbeddedBatch:
         """Embed a batch of B ads.
 
         An ad with NaN, infinity or an invalid value in a feature or the bid, or with an embedding that is not finite in
@@ -115,6 +115,7 @@ class AdEmbedder:
             ads: Columns ``ad_id``, ``valid_from``, those of :attr:`columns`, and those of the attributes that exist.
             source: File, for messages.
             check_loss: Measure what the precision costs, and refuse too large an error; who merges judges the order.
+            spread: Runs the pin tower over pieces of the batch, such as the ``map`` of a pool.
 
         Raises:
             LogError: A column has a type that a feature cannot read, or a value is unknown.
@@ -126,7 +127,9 @@ class AdEmbedder:
         }
         valid = ~np.any([batch.invalid for batch in encoded.values()], axis=0)
         towers_ads = encoded["two_tower"].encoded
-        vectors, bias = split_pin_embedding(embed_in_pieces(self._pin_engine, self._towers.ad_lookup, towers_ads))
+        vectors, bias = split_pin_embedding(
+            embed_in_pieces(self._pin_engine, self._towers.ad_lookup, towers_ads, spread)
+        )
         stored, finite = self._stored(vectors, bias)
         bad_bid = invalid_bids(ads, source=source)
         usable = valid & finite & ~bad_bid

@@ -7,7 +7,7 @@ Shapes: R requests, A ads, H heads, D width of a head's vector, F width of the f
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,8 @@ EXACT_ENGINE: PinEngineName = "onnxruntime_cpu"
 GPU_ENGINES: tuple[PinEngineName, ...] = ("torch_cuda", "tensorrt")
 NVIDIA_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 """One exists where a process can reach an NVIDIA GPU."""
+
+Spread = Callable[[Callable[[int], np.ndarray], Iterable[int]], Iterable[np.ndarray]]
 
 ROWS = 1024
 """Ads of one call: their activations stay in a core's cache, and the work of a call is large beside its start."""
@@ -110,12 +112,18 @@ def select_pin_engine(bundle: Bundle, lookup: TableLookup, names: Sequence[str],
     )
 
 
-def embed_in_pieces(engine: Engine, lookup: TableLookup, ads: Encoded) -> np.ndarray:
-    """Pin embeddings of encoded ads, looked up and computed ``ROWS`` at once: float32 [A, H, D+2]."""
-    pieces = []
-    for start in range(0, max(len(ads), 1), ROWS):
+def embed_in_pieces(engine: Engine, lookup: TableLookup, ads: Encoded, spread: Spread = map) -> np.ndarray:
+    """Pin embeddings of encoded ads, looked up and computed ``ROWS`` at once: float32 [A, H, D+2].
+
+    Args:
+        spread: Calls a function for each piece and gives its results in order, such as the ``map`` of a pool.
+    """
+
+    def embedded(start: int) -> np.ndarray:
         piece = slice(start, start + ROWS)
-        pieces.append(engine.run({"flat": lookup(ads.ids[piece], ads.floats[piece]).flat})["embedding"])
+        return engine.run({"flat": lookup(ads.ids[piece], ads.floats[piece]).flat})["embedding"]
+
+    pieces = list(spread(embedded, range(0, max(len(ads), 1), ROWS)))
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 

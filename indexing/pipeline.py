@@ -1,7 +1,8 @@
 """From a catalogue to its embedded ads, in order: one thread reads, several embed, the caller writes.
 
-Each thread takes a batch through all its steps (encode, look up, pin tower, quantise) on a core of its own, so that no
-step waits for another and nothing is handed from core to core. Arrow, NumPy and the engines release the GIL.
+A batch is encoded, checked and stored by one thread; its pass through the pin tower is cut into pieces that all towers
+share, so that no core waits while there is a piece left, the last batch included. Arrow, NumPy and the engines release
+the GIL.
 """
 
 from collections import deque
@@ -11,8 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from indexing.catalog import Catalog
 from indexing.embed import AdEmbedder, EmbeddedBatch
 
-BATCHES_AHEAD = 2
-"""Batches a thread that are read before they are wanted: one in work, one that waits for its turn."""
+BATCHES_AHEAD = 1
+"""Batches that are read beside those in work: while a thread ends one, the next one is there."""
 
 
 def embed_batches(
@@ -34,13 +35,15 @@ def embed_batches(
         LogError: A column has a wrong type, or a value is unknown.
     """
     pending: deque[Future[EmbeddedBatch]] = deque()
+    towers = ThreadPoolExecutor(embedder.threads, thread_name_prefix="embed-tower")
     pool = ThreadPoolExecutor(embedder.threads, thread_name_prefix="embed")
     try:
         for table, file in catalog.batches(columns, batch_size, skip_rows):
-            pending.append(pool.submit(embedder.embed, table, source=file))
-            if len(pending) > BATCHES_AHEAD * embedder.threads:
+            pending.append(pool.submit(embedder.embed, table, source=file, spread=towers.map))
+            if len(pending) >= embedder.threads + BATCHES_AHEAD:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        towers.shutdown(wait=True)

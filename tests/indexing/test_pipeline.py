@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,20 @@ class Doubler:
         self.threads, self.fails_at = threads, fails_at
         self.seen: list[int] = []
         self.names: set[str] = set()
+        self.towers: set[str] = set()
 
-    def embed(self, table: pa.Table, *, source: str) -> Any:
-        number = table["number"][0].as_py()
+    def embed(self, table: pa.Table, *, source: str, spread: Callable[..., Iterator[int]]) -> Any:
+        (number,) = spread(self.tower, table["number"].to_pylist())
         self.names.add(threading.current_thread().name)
-        time.sleep(0.01 if number % 3 == 0 else 0.0)
         if number == self.fails_at:
             raise ValueError(f"{source}: number {number}")
         self.seen.append(number)
         return 2 * number
+
+    def tower(self, number: int) -> int:
+        self.towers.add(threading.current_thread().name)
+        time.sleep(0.01 if number % 3 == 0 else 0.0)
+        return number
 
 
 def running() -> list[str]:
@@ -56,6 +62,8 @@ def test_batches_come_in_order(threads: int) -> None:
     found = list(embed_batches(Numbers(40), embedder, ["number"], 1))  # type: ignore[arg-type]
     assert found == [2 * number for number in range(40)]
     assert len(embedder.names) <= threads
+    assert len(embedder.towers) <= threads
+    assert not embedder.towers & embedder.names
     assert running() == []
 
 
@@ -107,7 +115,8 @@ def test_batches_and_their_counters_equal_the_whole(
     table = table.set_column(table.schema.get_field_index("price"), "price", pa.array(prices))
     two_tower, heavy = open_bundle(bundles / "two_tower"), open_bundle(bundles / "heavy")
     embedder = AdEmbedder(two_tower, heavy, precision=precision, threads=2)
-    whole = embedder.embed(table, source="ads")
+    with ThreadPoolExecutor(2) as pool:
+        whole = embedder.embed(table, source="ads", spread=pool.map)
     parts = [embedder.embed(table.slice(start, 23), source="ads") for start in range(0, 200, 23)]
 
     counters = Counters()
