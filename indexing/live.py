@@ -171,6 +171,7 @@ class LiveIndex:
             with_bid: Leave out ads without a bid, where any ad has one.
             excluded_advertisers: Leave out their ads.
         """
+        self.refresh()  # else ads that changed since the last look-up would be neither as they were nor as they are
         num_rows, masks = self.num_rows, []
         if servable:
             masks.append(self._servable[:num_rows])
