@@ -26,8 +26,8 @@ class IndexManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ``coverage`` missing and out-of-vocabulary values by feature, for each model, ``shift`` how far they are from what
     the model was trained on, ``warnings`` what of it deserves a look. ``engine`` ran the pin tower; ``precision_loss``
     tells how far its probabilities were from exact ones on some ads of every batch; ``retrieval``
-    tells, by head, which kind of FAISS index was chosen and what was measured; ``updates`` which updates are merged
-    into it; ``reencoded_from`` the index whose other blocks it shares. Times are ISO 8601, UTC.
+    tells, by head, which kind of FAISS index was chosen, ``retrieval_recall`` what share of the best ads of saved
+    requests it finds; ``updates`` which updates are merged into it; ``reencoded_from`` the index whose other blocks it shares. Times are ISO 8601, UTC.
     """
 
     version: str
@@ -51,6 +51,7 @@ class IndexManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     engine: str | None = None
     precision_loss: dict[str, float] = {}
     retrieval: dict[str, dict[str, Any]] = {}
+    retrieval_recall: dict[str, float] = {}
     updates: UpdatePosition | None = None
     reencoded_from: str | None = None
     watermark: str

@@ -151,7 +151,7 @@ def print_summary(manifest: "IndexManifest", summary: dict[str, Any]) -> None:
         f"  {summary['seconds']:.1f} s, {summary['ads_per_s']:,.0f} ads/s by {manifest.engine}, "
         f"{summary['bytes'] / 1e6:,.1f} MB, at most {summary['peak_memory_bytes'] / 1e6:,.0f} MB of memory"
     )
-    for line in retrieval_lines(manifest.retrieval):
+    for line in retrieval_lines(manifest.retrieval, manifest.retrieval_recall):
         print(f"  {line}")
     if manifest.updates is not None:
         print(f"  {manifest.catalog['merged']:,} ads from updates up to number {manifest.updates.seq:,}")
@@ -166,14 +166,30 @@ def print_summary(manifest: "IndexManifest", summary: dict[str, Any]) -> None:
         print(f"  warning: {warning}")
 
 
-def retrieval_lines(retrieval: "Mapping[str, Mapping[str, Any]]") -> list[str]:
-    """One line for each head: how the ads that pay for it are searched.
+def retrieval_lines(
+    retrieval: "Mapping[str, Mapping[str, Any]]", recall: "Mapping[str, float] | None" = None
+) -> list[str]:
+    """One line for each head: how the ads that pay for it are searched; and one of what is found.
 
     Example:
-        >>> retrieval_lines({"click": {"kind": "flat", "ads": 1200}})
-        ['retrieval of click: flat, 1,200 ads']
+        >>> heads = {"click": {"kind": "flat", "ads": 1200}, "buy": {"kind": "ivf", "ads": 9, "probes": 2, "lists": 4}}
+        >>> for line in retrieval_lines(heads, {"flat": 1.0, "chosen": 0.995, "best": 100, "requests": 32}):
+        ...     print(line)
+        retrieval of click: flat, 1,200 ads
+        retrieval of buy: ivf, 9 ads, 2 of 4 lists
+        retrieval finds .9950 of the 100 best ads by utility, all flat 1.0000, of 32 saved requests
     """
-    return [f"retrieval of {head}: {told['kind']}, {told['ads']:,} ads" for head, told in retrieval.items()]
+    lines = []
+    for head, told in retrieval.items():
+        lists = f", {told['probes']} of {told['lists']} lists" if "lists" in told else ""
+        lines.append(f"retrieval of {head}: {told['kind']}, {told['ads']:,} ads{lists}")
+    if recall and "chosen" in recall:
+        found, flat = (f"{recall[name]:.4f}".removeprefix("0") for name in ("chosen", "flat"))
+        lines.append(
+            f"retrieval finds {found} of the {recall['best']:.0f} best ads by utility, all flat {flat}, "
+            f"of {recall['requests']:.0f} saved requests"
+        )
+    return lines
 
 
 def _on_ray(parts: "_Parts", precision: str, address: str | None, actors: int) -> "EmbedBatches":

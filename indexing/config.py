@@ -18,6 +18,10 @@ class IndexConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         threads: Batches that are embedded at once, each on a thread of its own.
         checkpoint_ads: A build that was killed goes on after the last ads that it brought to disk, about so many at
             once.
+        flat_below: A head's ads, up to so many, are all compared by a search without candidates; more are divided into
+            lists, of which it looks into some.
+        retrieval_recall: Share of the best ads by exact utility that a search of lists has to find, on the bundle's
+            saved requests.
     """
 
     precision: Literal["fp16", "fp32", "int8"] = "fp16"
@@ -26,3 +30,5 @@ class IndexConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     batch_size: Annotated[int, Meta(ge=1, le=65_536)] = 16_384
     threads: Annotated[int, Meta(ge=1, le=256)] = 2
     checkpoint_ads: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 200_000
+    flat_below: Annotated[int, Meta(ge=0, le=10_000_000_000)] = 100_000
+    retrieval_recall: Annotated[float, Meta(ge=0.5, le=1)] = 0.99

@@ -247,7 +247,13 @@ class _Job:
         """Complete the files; the manifest comes last."""
         _remove_last_step(self.directory)
         blocks.finish(source=self.catalog.source)
-        retrieval = build_retrieval(self.directory, self.bundle.schema, head_dim=self.embedder.head_dim)
+        retrieval = build_retrieval(
+            self.directory,
+            self.bundle.schema,
+            head_dim=self.embedder.head_dim,
+            queries=self.embedder.queries,
+            config=self.config,
+        )
         shift, warnings = self.embedder.report(done.counters)
         manifest = index_manifest(
             self.directory,
@@ -259,7 +265,8 @@ class _Job:
             progress=done,
             engine=self.embedder.engine,
             precision_loss=done.counters.precision.as_dict(),
-            retrieval=retrieval,
+            retrieval=retrieval.heads,
+            retrieval_recall=retrieval.recall,
             shift=shift,
             warnings=warnings,
         )

@@ -23,13 +23,12 @@ class Retriever:
 
     def __init__(self, live: LiveIndex, objectives: ObjectiveColumns, index_objectives: np.ndarray) -> None:
         self._live = live
-        servable = np.flatnonzero(live.servable(np.arange(len(live.index))))
-        rows = sample_rows(servable)
+        rows, num_servable = sample_rows(live.servable, len(live.index))
         self.tangents = Tangents(
             pins=live.index.pins.take(rows),
             heads=objectives.heads(index_objectives[live.objectives(rows)]),
             bids=live.bids(rows).astype(np.float64),
-            num_ads=len(servable),
+            num_ads=num_servable,
         )
 
     def over(self, live: LiveIndex) -> "Retriever":

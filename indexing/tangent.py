@@ -9,7 +9,9 @@ ranks it by exact utility.
 Shapes: S ads of the sample, A ads of the index, H heads, D width of a head's vector.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +24,7 @@ SAMPLE_SIZE = 2048
 MIN_BEST = 16
 MIN_SLOPE = 1e-3
 SEED = 0
+_PART = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,28 @@ class Tangents:
         return asked, slopes
 
 
-def sample_rows(rows: np.ndarray) -> np.ndarray:
-    """Some of these rows of an index, ascending; always the same."""
-    if len(rows) <= SAMPLE_SIZE:
-        return rows
-    return np.sort(np.random.default_rng(SEED).choice(rows, SAMPLE_SIZE, replace=False))
+def sample_rows(usable: Callable[[Any], np.ndarray], num_rows: int) -> tuple[np.ndarray, int]:
+    """Some usable rows of an index, ascending, always the same ones; and how many are usable.
+
+    Args:
+        usable: Which rows of a part are, bool.
+
+    Example:
+        >>> sample_rows(lambda part: np.array([True, False, True])[part], 3)
+        (array([0, 2]), 2)
+    """
+    parts = [slice(start, min(start + _PART, num_rows)) for start in range(0, num_rows, _PART)]
+    ends = np.cumsum([np.count_nonzero(usable(part)) for part in parts], dtype=np.int64)
+    count = int(ends[-1]) if parts else 0
+    places = np.arange(count)
+    if count > SAMPLE_SIZE:
+        places = np.sort(np.random.default_rng(SEED).choice(count, SAMPLE_SIZE, replace=False))
+    of_part = np.searchsorted(ends, places, side="right")
+    rows = [
+        np.flatnonzero(usable(parts[at]))[places[of_part == at] - ends[at]] + parts[at].start
+        for at in np.unique(of_part)
+    ]
+    return np.concatenate(rows) if rows else places, count
 
 
 def _touch(logits: np.ndarray, members: np.ndarray, best: np.ndarray) -> float:

@@ -84,7 +84,7 @@ def test_a_manifest_of_another_shape_is_refused(path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"manifest\.json: wrong checksum"):
         Index.open(path)
     (path / "READY").write_text(file_sha256(path / "manifest.json"))
-    with pytest.raises(ArtifactError, match=r"dimensions, expected \d+ of 11"):
+    with pytest.raises(ArtifactError, match="not the header of a flat index of 11 dimensions"):
         Index.open(path)
     (path / "READY").unlink()
     with pytest.raises(ArtifactError, match="unfinished"):

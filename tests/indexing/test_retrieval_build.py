@@ -9,7 +9,7 @@ from contracts.config import convert
 from contracts.schema import FeatureSchema
 from indexing.blocks import objective_heads
 from indexing.retrieval import IMPRESSION, Retrieval, log_bid
-from indexing.retrieval_build import build_retrieval
+from indexing.retrieval_build import RetrievalReport, build_retrieval
 from towers.serving import quantise_vectors, score
 
 NUM_ADS, HEAD_DIM = 300, 8
@@ -30,13 +30,21 @@ def test_the_search_orders_by_the_scores_of_the_blocks(tmp_path: Path, tower_sch
     bias = rng.normal(size=(NUM_ADS, 2)).astype(np.float32)
     bids = rng.lognormal(size=NUM_ADS).astype(np.float32)
     objectives = rng.integers(-1, 3, NUM_ADS).astype(np.int8)
-    for name, block in {"vectors": vectors, "bias": bias, "bids": bids, "objectives": objectives}.items():
+    status = np.zeros(NUM_ADS, np.int8)
+    for name, block in {
+        "vectors": vectors,
+        "bias": bias,
+        "bids": bids,
+        "objectives": objectives,
+        "status": status,
+    }.items():
         np.save(tmp_path / f"{name}.npy", block)
 
     told = build_retrieval(tmp_path, schema, head_dim=HEAD_DIM)
 
     heads = np.array([*objective_heads(schema), 0])[objectives]
-    assert told == {task: {"kind": "flat", "ads": int((heads == head).sum())} for head, task in enumerate(schema.tasks)}
+    ads = {task: {"kind": "flat", "ads": int((heads == head).sum())} for head, task in enumerate(schema.tasks)}
+    assert told == RetrievalReport(ads, {})
     query = rng.normal(size=(2, HEAD_DIM + 2)).astype(np.float32)
     query[:, HEAD_DIM] = 1
     logits = np.c_[score(query, vectors, bias, scales), np.zeros(NUM_ADS)]
