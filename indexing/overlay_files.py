@@ -17,6 +17,7 @@ Shapes: A ads of the index, H heads, D width of a head's vector.
 
 import math
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,7 @@ from indexing.index import Index
 
 ACTIVE = STATUSES.index("active")
 
-MAGIC = b"adsieve2"
+MAGIC = b"adsieve3"
 HEADER = np.dtype(
     [
         ("magic", "S8"),
@@ -39,6 +40,9 @@ HEADER = np.dtype(
         ("index", "S128"),
         ("log", "S64"),
         ("seq", "i8"),  # last update in effect
+        ("applied_at", "f8"),  # when it came into effect, Unix time; 0 before the first
+        ("damaged", "i8"),  # lines of the log that could not be read
+        ("dropped", "i8"),  # content that could not be embedded
         ("num_rows", "i8"),
         ("num_rebid", "i8"),
         ("capacity", "i8"),
@@ -106,7 +110,8 @@ class OverlayArrays:
         """Tell readers that all updates up to ``seq`` are in effect."""
         if self.header["log"][0] != log.encode():
             self.header["log"][0] = log.encode()
-        self.header["seq"][0] = seq
+        if self.header["seq"][0] != seq:
+            self.header["seq"][0], self.header["applied_at"][0] = seq, time.time()
 
     @property
     def num_rebid(self) -> int:

@@ -101,6 +101,8 @@ class RowWriter:
         larger.header["num_rebid"], larger.header["num_rows"] = old.num_rebid, count
         if old.position is not None:
             larger.advance(old.position.log, old.position.seq)
+        for name in ("applied_at", "damaged", "dropped"):
+            larger.header[name] = old.header[name]
         moved = RowWriter(larger, self._index)
         place = np.full(old.num_rows, -1, np.int32)
         place[kept] = np.arange(count)

@@ -9,7 +9,6 @@ that is shorter than what was applied) is built anew beside, and takes the place
 Shapes: N ads, A ads of the index.
 """
 
-import fcntl
 import logging
 import os
 import secrets
@@ -17,23 +16,25 @@ import shutil
 from collections import deque
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import msgspec
 import numpy as np
+from msgspec import UNSET
 
-from contracts.artifact import write_bytes, write_json
+from contracts.artifact import write_bytes
 from contracts.bundle import Bundle
-from contracts.errors import AdsieveError
+from contracts.errors import AdsieveError, ArtifactError
 from contracts.release import UpdatePosition
 from indexing.ad_states import AdStates
 from indexing.embed import AdEmbedder
 from indexing.index import Index
-from indexing.live import LiveIndex
-from indexing.overlay_content import ContentEmbedder, EmbeddedContent, NewAd
+from indexing.overlay_batches import new_rows
+from indexing.overlay_content import ContentEmbedder, NewAd
 from indexing.overlay_effect import AdRows, Effect, effect
 from indexing.overlay_files import CURRENT, OverlayArrays, create_overlay, map_overlay
-from indexing.overlay_rows import NewRow, RowWriter
+from indexing.overlay_lock import lock_overlay
+from indexing.overlay_rows import RowWriter
+from indexing.overlay_start import applied, continues, end_or_lost
+from indexing.overlay_stops import Held, Stops
 from indexing.update_log import UpdateLog
 from indexing.update_record import Update
 
@@ -42,15 +43,12 @@ log = logging.getLogger(__name__)
 MIN_CAPACITY, MAX_FIRST_CAPACITY = 1 << 16, 1 << 22
 CONTENTS_AT_ONCE = 2048
 _BATCH = 512
-LOCK, CARRIED = ".lock", "carried.json"
-
-
-class OverlayTakenError(AdsieveError):
-    """Another process writes the overlay."""
 
 
 class OverlayWriter:
     """The one writer of an overlay; ``close`` it to let another process take over.
+
+    Where the log cannot be read, the overlay that is here goes on, or one begins with what ``stops`` knows.
 
     Args:
         index: Whose ads change.
@@ -58,12 +56,15 @@ class OverlayWriter:
         heavy: A bundle whose ad side is encoded as the index's heavy block; None where it has none.
         log: Followed. An object of its own.
         directory: Of the overlay, on this host; created.
+        stops: What this host knows to be stopped, whatever becomes of the log. An object of its own.
+        allow_unknown: Begin although nobody knows what a lost log had stopped.
         capacity: Rows of a first overlay; a full one is replaced by a larger one.
 
     Raises:
         OverlayTakenError: Another process writes this overlay.
+        TakedownsUnknownError: The log is lost, and neither an overlay nor ``stops`` knows of it.
         AdsieveError: The directory cannot be written.
-        ArtifactError: The log cannot be read, or the pin tower does not compute what it should.
+        ArtifactError: The pin tower does not compute what it should.
     """
 
     def __init__(
@@ -74,22 +75,23 @@ class OverlayWriter:
         log: UpdateLog,
         directory: Path,
         *,
+        stops: Stops | None = None,
+        allow_unknown: bool = False,
         capacity: int | None = None,
     ) -> None:
-        self._index, self._log, self._directory = index, log, Path(directory)
+        self._index, self._log, self._directory, self._stops = index, log, Path(directory), stops
         self._capacity = capacity or int(np.clip(len(index), MIN_CAPACITY, MAX_FIRST_CAPACITY))
         heavy = heavy if index.heavy_ads is not None else None
-        self._lock = _lock(self._directory)
+        self._lock = lock_overlay(self._directory)
         self._published: OverlayArrays | None
+        self._held: Held
         try:
+            self._published = found = map_overlay(self._directory, index, writable=True)
+            knows = allow_unknown or applied(found) or (stops is not None and stops.are_known)
+            end = end_or_lost(log, index.manifest, knows_stops=knows)
             embedder = AdEmbedder(two_tower, heavy, precision=index.manifest.precision, threads=1)
             self._embedder = ContentEmbedder(embedder)
-            self._published = map_overlay(self._directory, index, writable=True)
-            found = self._published
-            if found is not None and not self._is_trusted(found):
-                self._carry_over(found)
-                found = None
-            self._start(found)
+            self._start(found if found is not None and continues(found, end) else None, end)
         except BaseException:
             self.close()
             raise
@@ -121,10 +123,14 @@ class OverlayWriter:
             AdsieveError: The disk is full; states are in effect, content is tried again at the next call.
             ArtifactError: The log cannot be read.
         """
-        end = self._log.end
-        if end is not None and self._must_begin_anew(end):
-            self._carry_over(self._rows.arrays)
-            self._start(None)
+        try:
+            end = self._log.end
+        except ArtifactError:
+            if self._published is None:
+                self._publish()
+            raise
+        if end is not None:
+            self._follow(end)
         num_read = 0 if end is None else self._read(end)
         num_applied = self._apply_contents(max_contents)
         if end is not None:
@@ -132,6 +138,7 @@ class OverlayWriter:
             self._rows.arrays.advance(end.log, max(done, self._done))
         if not self._queue:
             self._publish()
+        self._keep_stops()
         return num_read + num_applied
 
     def close(self) -> None:
@@ -140,22 +147,31 @@ class OverlayWriter:
             os.close(self._lock)
             self._lock = -1
 
-    def _is_trusted(self, overlay: OverlayArrays) -> bool:
-        """Whether the log continues what was applied. Where it has vanished, what is known of takedowns is kept."""
-        end, position = self._log.end, overlay.position
-        return end is None or position is None or (position.log == end.log and position.seq <= end.seq)
+    def _follow(self, end: UpdatePosition) -> None:
+        """Begin anew where the log is not the one that was read, or lacks what was read of it."""
+        is_other = self._log_id not in ("", end.log) or self._read_to > end.seq
+        if is_other or (self._held and self._held.log != end.log):
+            log.error("%s: the log of updates is another one now, or lacks its end: built anew", self._directory)
+            self._start(None, end)
+        elif self._held.log != end.log:
+            self._held = self._known_stops(end)
 
-    def _must_begin_anew(self, end: UpdatePosition) -> bool:
-        return self._log_id not in ("", end.log) or self._read_to > end.seq
+    def _known_stops(self, end: UpdatePosition | None) -> Held:
+        if self._stops is None:
+            return Held(log=end.log if end is not None else "")
+        manifest = self._log.manifest() if end is not None else None
+        return self._stops.held(end, manifest.floor if manifest is not None else 0)
 
-    def _start(self, overlay: OverlayArrays | None) -> None:
+    def _start(self, overlay: OverlayArrays | None, end: UpdatePosition | None) -> None:
         """Begin with an overlay that is here, or with one without updates. Nothing of the log was read."""
         self._states, self._ads = AdStates(), AdRows(self._index)
-        self._carried = _read_carried(self._directory)
-        for ad_id in sorted(self._carried):
-            self._states.take_in(Update(ad_id=ad_id, at=0, takedown=True))
+        self._held, self._told = self._known_stops(end), list[Update]()
+        for update in self._held.updates():
+            self._states.take_in(update)
+        stopped = np.arange(len(self._states))
         self._queue = deque[NewAd]()
         self._read_to = self._done = 0
+        self._damaged_before = self._log.damaged
         position = None if overlay is None else overlay.position
         self._log_id = "" if position is None else position.log
         arrays = self._create(self._capacity) if overlay is None else overlay
@@ -163,24 +179,15 @@ class OverlayWriter:
         if overlay is not None:
             self._done = 0 if position is None else position.seq
             self._learn_rows(arrays)
-        elif self._carried:
-            self._ads.extend(self._states.ids)
-            slots = np.arange(len(self._ads))
-            self._rows.set_states(slots, self._ads, self._effect(slots))
+        self._ads.extend(self._states.ids[len(self._ads) :])
+        self._rows.set_states(stopped, self._ads, self._effect(stopped))
 
-    def _carry_over(self, overlay: OverlayArrays) -> None:
-        """Note what is taken down or without budget, since the log that told so is gone; only a restore lifts it."""
-        rows, num_ads = np.flatnonzero(overlay.withdrawn), len(self._index)
-        texts = overlay.texts(0, overlay.num_rows)
-        own = rows[(rows >= num_ads) & (rows < num_ads + len(texts))] - num_ads
-        stopped = {*self._index.id_table.ids(rows[rows < num_ads]), *(texts[row][0] for row in own.tolist())}
-        log.error(
-            "%s: the log of updates is another one now, or lacks its end, and the overlay is built anew: %d ads that "
-            "were taken down or without budget stay stopped until `adsieve index update --restore` names them",
-            *(self._directory, len(stopped)),
-        )
-        if stopped:
-            write_json(self._directory / CARRIED, sorted(stopped | _read_carried(self._directory)))
+    def _keep_stops(self) -> None:
+        """Keep on this host what was read, and what the log does not tell of any more."""
+        if self._stops is not None and self._held.log:
+            told, self._told = self._told, []
+            self._stops.save(self._held.log, told)
+            self._stops.keep(self._held)
 
     def _learn_rows(self, arrays: OverlayArrays) -> None:
         """Take over the rows of a writer that is gone, and complete what it may have left half-done."""
@@ -222,13 +229,12 @@ class OverlayWriter:
         """
         log_id = self._log_id = end.log
         touched, contents, read_to, count = set[int](), list[NewAd](), self._read_to, 0
-        lifted = set[str]()
         for update in self._log.read(UpdatePosition(log=log_id, seq=read_to)):
             count += 1
             read_to = update.seq
-            touched.add(self._states.take_in(update))
-            if update.takedown is False and update.ad_id in self._carried:
-                lifted.add(update.ad_id)
+            touched.add(self._states.take_in(self._held.over(update)))
+            if update.takedown is not None or update.budget is not UNSET:
+                self._told.append(update)
             content = update.content
             if content is not None and (update.seq > self._done or content.scenario != self._index.scenario):
                 contents.append(NewAd(update.ad_id, update.seq, content))
@@ -237,9 +243,7 @@ class OverlayWriter:
         self._rows.set_states(slots, self._ads, self._effect(slots))
         self._queue.extend(contents)
         self._read_to = max(read_to, end.seq)  # a compaction may have dropped the last ones
-        if lifted:
-            self._carried -= lifted
-            write_json(self._directory / CARRIED, sorted(self._carried))
+        self._rows.arrays.header["damaged"][0] = self._log.damaged - self._damaged_before
         return count
 
     def _effect(self, slots: np.ndarray) -> Effect:
@@ -257,40 +261,23 @@ class OverlayWriter:
             applied += len(batch)
         return applied
 
-    def _apply_batch(self, batch: list[NewAd]) -> None:
-        """Append a row for each content that is later than what its ad has, in the order of the log."""
-        slots = [self._states.slots[ad.ad_id] for ad in batch]
-        embedded = self._embed(batch, slots)
-        latest: dict[int, int] = {}
-        rows: list[NewRow] = []
-        for place, (ad, slot) in enumerate(zip(batch, slots, strict=True)):
-            is_here = ad.content.scenario == self._index.scenario
-            if ad.content.valid_from <= latest.get(slot, self._ads.valid_from[slot]):
-                continue
-            if is_here and place not in embedded:
-                continue
-            if is_here or self._ads.is_found(slot) or slot in latest:
-                rows.append(NewRow(slot, ad, embedded.get(place)))
-            latest[slot] = ad.content.valid_from
-        if rows:
-            self._make_room(len(rows))
-            self._rows.append(rows, self._ads, self._effect(np.array([row.slot for row in rows], np.int64)))
-        for slot, valid_from in latest.items():
+    def _apply_batch(self, contents: list[NewAd]) -> None:
+        """Append a row for each content that is later than what its ad has."""
+        slots = [self._states.slots[ad.ad_id] for ad in contents]
+        before = self._embedder.faults.copy()
+        batch = new_rows(contents, slots, self._ads, self._index.scenario, self._embedder)
+        if batch.rows:
+            self._make_room(len(batch.rows))
+            self._rows.append(batch.rows, self._ads, self._effect(np.array([row.slot for row in batch.rows], np.int64)))
+        for slot, valid_from in batch.latest.items():
             self._ads.valid_from[slot] = valid_from
+        self._tell_faults(before)
 
-    def _embed(self, batch: list[NewAd], slots: list[int]) -> dict[int, tuple[EmbeddedContent, int]]:
-        """By place in the batch, where its embedding is; what cannot count, or is not valid, is left out."""
-        places = [
-            place
-            for place, (ad, slot) in enumerate(zip(batch, slots, strict=True))
-            if ad.content.scenario == self._index.scenario and ad.content.valid_from > self._ads.valid_from[slot]
-        ]
-        before = dict(self._embedder.faults)
-        parts = list(self._embedder.embed([batch[place] for place in places]))
+    def _tell_faults(self, before: dict[str, int]) -> None:
         for fault, count in self._embedder.faults.items():
             if count > before.get(fault, 0):
                 log.error("%s: %d ads are left out: %s", self._directory, count - before.get(fault, 0), fault)
-        return {places[place]: (part, at) for part in parts for at, place in enumerate(part.places.tolist())}
+                self._rows.arrays.header["dropped"][0] += count - before.get(fault, 0)
 
     def _make_room(self, num_rows: int) -> None:
         """Replace a full overlay by a larger one, of the newest rows only, at once."""
@@ -303,61 +290,3 @@ class OverlayWriter:
         self._rows = self._rows.moved_to(larger, newest, self._ads)
         if self._published is full:
             self._publish()
-
-
-def _read_carried(directory: Path) -> set[str]:
-    """Ads that stay stopped although the log does not say so."""
-    try:
-        return set(msgspec.json.decode((directory / CARRIED).read_bytes(), type=list[str]))
-    except FileNotFoundError:
-        return set()
-    except (OSError, ValueError) as error:
-        log.error("%s: cannot be read, ads that it stopped may be shown again: %s", directory / CARRIED, error)
-        return set()
-
-
-def private_live_index(index: Index, two_tower: Bundle, heavy: Bundle | None, log: UpdateLog) -> LiveIndex:
-    """An index with a log in effect as it is now, for one process and no longer than it lives.
-
-    Its files are gone at once; what is mapped stays. The arguments and errors are those of :class:`OverlayWriter`.
-    """
-    if log.end is None:
-        return LiveIndex(index, two_tower.schema)
-    with TemporaryDirectory(prefix="adsieve-overlay-") as directory:
-        writer = OverlayWriter(index, two_tower, heavy, log, Path(directory))
-        try:
-            while writer.apply_pending():
-                pass
-        finally:
-            writer.close()
-        live = LiveIndex.open(index, two_tower.schema, Path(directory))
-    return live if live is not None else LiveIndex(index, two_tower.schema)
-
-
-def remove_overlay(directory: Path) -> None:
-    """Remove an overlay that no process writes; what readers have mapped stays readable."""
-    try:
-        handle = _lock(directory)
-    except AdsieveError:
-        return
-    try:
-        shutil.rmtree(directory, ignore_errors=True)
-    finally:
-        os.close(handle)
-
-
-def _lock(directory: Path) -> int:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise AdsieveError(f"{directory}: the overlay cannot be written here: {error.strerror}") from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_here = os.path.samestat(os.fstat(handle), os.stat(directory / LOCK))
-    except OSError:
-        is_here = False
-    if not is_here:  # held by another, or removed by one a moment ago
-        os.close(handle)
-        raise OverlayTakenError(f"{directory}: another process writes this overlay")
-    return handle

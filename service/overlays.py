@@ -20,7 +20,8 @@ from contracts.errors import AdsieveError
 from contracts.release import UpdatePosition
 from indexing.index import Index
 from indexing.live import LiveIndex
-from indexing.overlay_writer import OverlayTakenError, OverlayWriter, remove_overlay
+from indexing.overlay_lock import OverlayTakenError, remove_overlay
+from indexing.overlay_writer import OverlayWriter
 from indexing.store import DirectoryStore
 from service.settings import Settings
 

@@ -20,7 +20,7 @@ from contracts.utility import ObjectiveColumns
 from heavy_ranker.serving import EXACT_ENGINE, HeavyServing
 from indexing.index import Index, Pins
 from indexing.live import LiveIndex
-from indexing.overlay_writer import private_live_index
+from indexing.overlay_private import private_live_index
 from indexing.retriever import Retriever
 from indexing.store import DirectoryStore
 from indexing.store_files import ReleasePaths

@@ -20,6 +20,7 @@ from indexing.config import IndexConfig
 from indexing.index import Index
 from indexing.live import LiveIndex
 from indexing.nightly import build_index
+from indexing.overlay_stops import Stops
 from indexing.overlay_writer import OverlayWriter
 from indexing.update_log import UpdateLog
 from indexing.update_record import Content, Update
@@ -67,7 +68,9 @@ class Day:
 
     def new_writer(self, **options: Any) -> OverlayWriter:
         log = UpdateLog(self.directory / "updates")
-        return OverlayWriter(self.index, self.built.two_tower, self.built.heavy, log, self.overlay, **options)
+        stops = Stops(self.directory / "stops")
+        parts = self.index, self.built.two_tower, self.built.heavy, log, self.overlay
+        return OverlayWriter(*parts, stops=stops, **options)
 
     def restart(self) -> None:
         """Another process takes over."""

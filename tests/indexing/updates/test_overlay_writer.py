@@ -15,7 +15,7 @@ from contracts.errors import AdsieveError
 from contracts.release import UpdatePosition
 from indexing import overlay_files, overlay_rows
 from indexing.live import LiveIndex
-from indexing.overlay_writer import private_live_index
+from indexing.overlay_private import private_live_index
 from indexing.update_log import UpdateLog
 from indexing.update_record import Update
 
