@@ -122,7 +122,7 @@ class _Blocks:
         rows, num_active = sample_rows(lambda part: self.status[part] == _ACTIVE, len(self.status))
         heads = self.heads[self.objectives[rows]]
         heads = np.where(heads == IMPRESSION, self.pins.bias.shape[1], heads)
-        tangents = Tangents(self.pins.take(rows), heads, self.bids[rows].astype(np.float64), num_active)
+        tangents = Tangents.of(self.pins.take(rows), heads, self.bids[rows], num_active)
         self._release()
         return tangents
 

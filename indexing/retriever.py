@@ -24,10 +24,10 @@ class Retriever:
     def __init__(self, live: LiveIndex, objectives: ObjectiveColumns, index_objectives: np.ndarray) -> None:
         self._live = live
         rows, num_servable = sample_rows(live.servable, len(live.index))
-        self.tangents = Tangents(
+        self.tangents = Tangents.of(
             pins=live.index.pins.take(rows),
             heads=objectives.heads(index_objectives[live.objectives(rows)]),
-            bids=live.bids(rows).astype(np.float64),
+            bids=live.bids(rows),
             num_ads=num_servable,
         )
 

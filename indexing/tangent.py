@@ -32,9 +32,9 @@ class Tangents:
     """What a sample of the ads that may be found tells about where the best ones are.
 
     Args:
-        pins: [S, ...].
+        pins: [S, ...], of fp32: a request converts nothing.
         heads: The head that each ad's objective pays for, H for the impression, int [S].
-        bids: [S]; NaN counts as 1.
+        bids: Usable ones [S].
         num_ads: How many ads the sample stands for.
     """
 
@@ -43,18 +43,24 @@ class Tangents:
     bids: np.ndarray
     num_ads: int
 
+    @classmethod
+    def of(cls, pins: Pins, heads: np.ndarray, bids: np.ndarray, num_ads: int) -> "Tangents":
+        """From pins of any precision, and bids of which NaN counts as 1."""
+        usable = np.where(np.isnan(bids), 1.0, np.clip(bids.astype(np.float64), 0, np.finfo(np.float32).max))
+        exact = Pins(pins.vectors.astype(np.float32), pins.bias, pins.scales)
+        return cls(exact, heads, usable, num_ads)
+
     def __call__(self, query_embedding: np.ndarray, num_wanted: int) -> tuple[np.ndarray, np.ndarray]:
         """Slope and offset of each head's tangent, float32 [H], for the ``num_wanted`` best ads of a query [H, D+2]."""
         pins = self.pins
         logits = score(query_embedding, pins.vectors, pins.bias, pins.scales).astype(np.float64)
-        probabilities = np.c_[sigmoid(logits), np.ones(len(logits))]
-        bids = np.where(np.isnan(self.bids), 1.0, np.clip(self.bids, 0, np.finfo(np.float32).max))
-        utilities = bids * probabilities[np.arange(len(logits)), self.heads]
+        num_heads = logits.shape[1]
+        paid = np.flatnonzero(self.heads < num_heads)
+        utilities = self.bids.copy()
+        utilities[paid] *= sigmoid(logits[paid, self.heads[paid]])
         share = num_wanted / max(self.num_ads, 1)
         best = top_positions(utilities, max(MIN_BEST, round(share * len(utilities))))
-        touch = np.array(
-            [_touch(logits[:, head], np.flatnonzero(self.heads == head), best) for head in range(logits.shape[1])]
-        )
+        touch = np.array([_touch(logits[:, head], self.heads == head, best) for head in range(num_heads)])
         slopes = np.maximum(1 - sigmoid(touch), MIN_SLOPE)
         offsets = -np.logaddexp(0, -touch) - slopes * touch
         return slopes.astype(np.float32), offsets.astype(np.float32)
@@ -91,9 +97,9 @@ def sample_rows(usable: Callable[[Any], np.ndarray], num_rows: int) -> tuple[np.
     return np.concatenate(rows) if rows else places, count
 
 
-def _touch(logits: np.ndarray, members: np.ndarray, best: np.ndarray) -> float:
+def _touch(logits: np.ndarray, is_member: np.ndarray, best: np.ndarray) -> float:
     """The mean logit of the best ads that pay for a head, else of its own best one, else what makes the slope 1."""
-    among_best = np.intersect1d(members, best)
+    among_best = best[is_member[best]]
     if len(among_best):
         return float(logits[among_best].mean())
-    return float(logits[members].max()) if len(members) else -20.0
+    return float(logits[is_member].max()) if is_member.any() else -20.0
