@@ -12,8 +12,6 @@ from indexing.cli_options import Local, Store, opened_store
 if TYPE_CHECKING:
     from indexing.listing import Listed
 
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-
 
 def list_releases(
     scenario: Annotated[str | None, typer.Option(help="One scenario; without it, all.")] = None,
@@ -25,61 +23,45 @@ def list_releases(
 
     `earlier` ones are what a rollback steps back to, in this order; `aside` are others that are whole, for
     `rollback --to`; of `pruned` ones only the record is left. A scenario whose pointer is damaged is listed without it,
-    and the exit code is 1.
+    and the exit code is 1, as where the log of updates cannot be read. Lines of it that are damaged are told.
     """
     from contracts.errors import ArtifactError
     from indexing.listing import listed, recorded
+    from indexing.update_warnings import damage
 
     opened, now = opened_store(store, local), datetime.now(UTC)
-    found, damaged = {}, False
+    found, damaged, warnings = {}, [], []
     for name in opened.scenarios() if scenario is None else [scenario]:
         try:
             found[name] = listed(opened.local, name, now)
         except ArtifactError as error:
-            print(f"DAMAGED STORE: {error}", file=sys.stderr)
-            found[name], damaged = recorded(opened.local, name, now), True
-    _print(found, store, json)
+            damaged.append(f"DAMAGED STORE: {error}")
+            found[name] = recorded(opened.local, name, now)
+    try:
+        warnings = list(damage(opened.local.update_log()))
+    except ArtifactError as error:
+        damaged.append(f"DAMAGED STORE: {error}")
+    for line in [*damaged, *(f"warning: {warning}" for warning in warnings)]:
+        print(line, file=sys.stderr)
+    if json:
+        releases = {name: [_plain(one) for one in of_scenario] for name, of_scenario in found.items()}
+        print_json({"releases": releases, "warnings": [*damaged, *warnings]})
+    elif any(found.values()):
+        _print(found)
+    else:
+        print(f"{store}: no release")
     if damaged:
         raise typer.Exit(1)
 
 
-def _print(found: "dict[str, list[Listed]]", store: str, json: bool) -> None:
-    if json:
-        print_json({name: [_plain(one) for one in of_scenario] for name, of_scenario in found.items()})
-        return
-    for of_scenario in found.values():
-        for one in of_scenario:
-            print("\n".join(_lines(one)))
-    if not any(found.values()):
-        print(f"{store}: no release")
+def _print(found: "dict[str, list[Listed]]") -> None:
+    from rich.console import Console
 
+    from indexing.release_table import release_table
 
-def age(seconds: float) -> str:
-    """Two units of a duration; a time that lies ahead, as after a clock moved back, counts as now.
-
-    Example:
-        >>> age(93_600), age(59), age(-5)
-        ('1 d 2 h', '59 s', '0 s')
-    """
-    rest = max(int(seconds), 0)
-    shown: list[tuple[int, str]] = []
-    for name, size in _UNITS:
-        count, rest = divmod(rest, size)
-        if count or shown:
-            shown.append((count, name))
-    return " ".join(f"{count} {name}" for count, name in shown[:2] if count) or "0 s"
-
-
-def _lines(one: "Listed") -> list[str]:
-    release, pinned = one.release, " pinned" if one.pinned else ""
-    data = "" if one.watermark_age_s is None else f", data {age(one.watermark_age_s)} old"
-    found = [f"{release.scenario}  {one.state}{pinned}  {release.release_id}  {age(one.age_s)} old{data}"]
-    found.append(f"  {release.two_tower} {release.heavy or '-'} {release.index}")
-    if release.metrics:
-        found.append("  " + ", ".join(f"{name} {value:.4g}" for name, value in release.metrics.items()))
-    if release.judgement is not None and release.judgement.override is not None:
-        found.append(f"  published all the same: {release.judgement.override}")
-    return found
+    console = Console(highlight=False)
+    for name, releases in found.items():
+        console.print(release_table(name, releases))
 
 
 def _plain(one: "Listed") -> dict[str, Any]:

@@ -15,6 +15,7 @@ from indexing.replay import LightReplay, Replay, replay_light
 from indexing.replay_heavy import HeavyReplay, replay_heavy
 from indexing.store_files import require_updates
 from indexing.stores import Store
+from indexing.update_warnings import damage
 
 
 class ReleaseRefused(AdsieveError):
@@ -112,7 +113,7 @@ def judge(store: Store, candidate: Candidate, limits: ReleaseLimits, override: s
             against=current[0].release_id if current is not None else None,
             limits=msgspec.to_builtins(limits),
             failures=failed,
-            warnings=list(change.warnings()) if change is not None else [],
+            warnings=[*damage(store.local.update_log()), *(change.warnings() if change is not None else ())],
             skipped=[*skipped, *(reason for one in found for reason in one.skipped)],
             override=override if failed else None,
         ),

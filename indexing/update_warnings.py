@@ -7,6 +7,8 @@ from contracts.errors import ArtifactError
 from contracts.release import IndexManifest, Release, UpdatePosition
 from indexing.index import Index
 from indexing.stores import Store
+from indexing.update_log import UpdateLog
+from indexing.update_manifest import WAY_OUT
 from indexing.update_record import Update
 from indexing.update_survey import brought, survey
 
@@ -39,9 +41,9 @@ def require_no_lost_log(store: Store) -> None:
 
 def warnings(store: Store, updates: Sequence[Update], *, now_us: int) -> Iterator[str]:
     """What to tell before updates are appended: damaged lines, ads that nobody knows, content that lies far ahead."""
-    found = survey(store.local.update_log().directory)
-    if found.damaged:
-        yield f"{found.where}: {found.damaged} damaged lines in all, their updates are lost: say them again"
+    log = store.local.update_log()
+    yield from damage(log)
+    found = survey(log.directory)
     unknown = {update.ad_id for update in updates if update.content is None}
     unknown -= {update.ad_id for update in updates if update.content is not None}
     ids = _in_no_release(store, sorted(unknown))
@@ -52,6 +54,16 @@ def warnings(store: Store, updates: Sequence[Update], *, now_us: int) -> Iterato
     ahead = [one.ad_id for one in updates if one.content is not None and one.content.valid_from > now_us + _DAY_US]
     if ahead:
         yield f"content of {len(ahead)} ads is valid from more than a day ahead, and counts at once: {_some(ahead)}"
+
+
+def damage(log: UpdateLog) -> Iterator[str]:
+    """Tells of lines of a log that are damaged; an ArtifactError where it cannot be read at all."""
+    try:
+        found = survey(log.directory)
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{error.filename}: a segment of the log of updates is missing; {WAY_OUT}") from None
+    if found.damaged:
+        yield f"{found.where}: {found.damaged} damaged lines in all, their updates are lost: say them again"
 
 
 def _in_no_release(store: Store, ids: list[str]) -> list[str]:

@@ -87,7 +87,7 @@ def test_the_simulated_log_is_valid(made: Path) -> None:
 
 def test_releases_are_listed_and_rolled_back(made: Path) -> None:
     store = ("--store", str(made / "store"))
-    listed = json.loads(adsieve("index", "list", *store, "--json").stdout)
+    listed = json.loads(adsieve("index", "list", *store, "--json").stdout)["releases"]
     assert {name: len(releases) for name, releases in listed.items()} == dict.fromkeys(SCENARIOS, 1)
     refused = adsieve("index", "rollback", "--scenario", "standard", *store)
     assert refused.returncode == 2
