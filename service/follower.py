@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from contracts.errors import ArtifactError
 from contracts.release import Release
@@ -20,11 +20,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A release that could not be loaded; ``at`` is Unix time."""
+    """A release that could not be loaded; ``at`` is Unix time, ``tried`` seconds of a clock that never moves back."""
 
     release_id: str
     error: str
     at: float
+    tried: float = field(default_factory=time.monotonic)
 
 
 class Follower:
@@ -171,7 +172,7 @@ class Follower:
         failure = self._failures.get(release.scenario)
         if failure is None or retry_failed or failure.release_id != release.release_id:
             return False
-        return time.time() - failure.at < self._settings.failed_retry_s
+        return time.monotonic() - failure.tried < self._settings.failed_retry_s
 
     def _load(self, release: Release) -> LoadedRelease:
         try:
@@ -181,6 +182,7 @@ class Follower:
                 serving=self._snapshot,
                 open_live=self._overlays.open,
                 engine_threads=self._settings.engine_threads,
+                query_engine=self._settings.query_engine,
                 heavy_engine=self._settings.heavy_engine,
                 survivors=usual_survivors(self._settings.survivors),
             )

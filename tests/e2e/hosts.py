@@ -232,7 +232,13 @@ class Site:
 
     def take_down(self, ad_id: str) -> None:
         """Take an ad down and wait until no host shows it; from then on none may."""
+        self.append_takedown(ad_id)
+        self.wait_gone(ad_id)
+
+    def append_takedown(self, ad_id: str) -> None:
         self.store.append_updates([Update(ad_id=ad_id, at=time.time_ns() // 1000, takedown=True)])
+
+    def wait_gone(self, ad_id: str) -> None:
         for host in self.hosts:
             eventually(lambda host=host: ad_id not in host.shown(), f"{host.log.name} shows {ad_id}")
         self._watch.gone(ad_id, self.hosts)

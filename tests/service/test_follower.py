@@ -93,6 +93,27 @@ def test_a_failed_release_is_tried_again_only_after_its_pause(own_world, own_set
     assert follower.snapshot.releases["shopping"].release.release_id != good
 
 
+def test_a_clock_that_moves_back_holds_no_failed_release_up(follower, own_world, artifacts, monkeypatch):
+    follower.poll()
+    release = damage(own_world, "shopping", 1)
+    follower.poll()
+    shutil.copy(artifacts / "shopping-1-index" / "bias.npy", own_world.store.paths(release).index / "bias.npy")
+    monkeypatch.setattr("service.follower.time.time", lambda: 0.0)
+    follower.poll()
+    assert follower.failures == {}
+    assert follower.snapshot.releases["shopping"].release == release
+
+
+def test_who_can_fetch_a_damaged_release_again_is_told_of_it(own_world, own_settings):
+    doubted = []
+    follower = Follower(own_world.store, own_settings, Telemetry(), doubt=doubted.append)
+    follower.poll()
+    assert doubted == []
+    release = damage(own_world, "shopping", 1)
+    follower.poll()
+    assert doubted == [release]
+
+
 def test_a_repaired_release_is_picked_up_at_once_when_told(own_world, own_settings, artifacts):
     follower = Follower(own_world.store, own_settings.model_copy(update={"failed_retry_s": 3600.0}), Telemetry())
     follower.poll()

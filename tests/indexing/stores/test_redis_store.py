@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from contracts.errors import AdsieveError, ArtifactError, InputError
 from contracts.release import Release
 from indexing import redis_mirror, redis_pull
 from indexing.index import Index
+from indexing.listing import listed
 from indexing.redis_connect import RedisError
 from indexing.redis_parts import COMPLAINTS, UPLOADS, Upload, part_names, read_mark
 from indexing.redis_store import RedisStore
@@ -344,6 +346,39 @@ def test_what_no_pointer_names_leaves_the_mirror_though_an_earlier_release_is_lo
     assert follower.current("shopping") == third
     assert {path.name for path in (follower.root / "indexes").iterdir()} == {third.index}
     assert not follower.paths(first).index.exists()
+
+
+def test_a_clock_that_moves_back_changes_no_order(
+    host: Host, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock:
+        """Every reading is a day before the last."""
+
+        readings = 0
+
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:
+            cls.readings += 1
+            return datetime.fromtimestamp(1_790_000_000 - 86_400 * cls.readings, UTC)
+
+    monkeypatch.setattr("indexing.store.datetime", Clock)
+    publisher, follower = host("publisher"), host("follower")
+    releases = [publish(publisher, prefix) for prefix in ("", "other_", "third_")]
+    for at in (3, 2, 1):
+        publisher.append_updates([Update(ad_id="ad-1", at=at, bid=float(at), takedown=at != 2)])
+        follower.refresh()
+    assert [release.created_at for release in releases] == sorted(
+        (release.created_at for release in releases), reverse=True
+    )
+    assert follower.list("shopping") == releases[::-1]
+    ages = [one.age_s for one in listed(follower.local, "shopping", datetime.fromisoformat(releases[2].created_at))]
+    assert ages == [0, -86_400, -172_800]
+    assert [(update.seq, update.bid) for update in follower.update_log().read()] == [(1, 3), (2, 2), (3, 1)]
+    assert taken_down(follower) == {"ad-1": True}
+    assert publisher.rollback("shopping") == releases[1]
+    publisher.prune(1)
+    follower.refresh()
+    assert follower.list("shopping") == [releases[1]]
 
 
 def test_redis_that_comes_back_as_it_was_takes_nobody_back(server: object, host: Host, publish: Publish) -> None:
