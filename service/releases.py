@@ -119,6 +119,7 @@ def load_release(
     serving: Snapshot,
     open_live: OpenLive,
     engine_threads: int,
+    query_engine: str = EXACT_ENGINE,
     heavy_engine: str = EXACT_ENGINE,
     survivors: Sequence[int] = (),
 ) -> LoadedRelease:
@@ -129,7 +130,8 @@ def load_release(
         serving: What serves now; a heavy ranker that it already holds is shared.
         open_live: Called once everything is checked; returns when the log of updates is in effect.
         engine_threads: Threads of one operator of one graph.
-        heavy_engine: What runs the heavy ranker: the name of an engine, or ``auto``.
+        query_engine: What runs the query tower: the name of an engine, or ``auto``.
+        heavy_engine: The same of the heavy ranker.
         survivors: Numbers of survivors that most requests have, for which an engine may prepare.
 
     Raises:
@@ -143,6 +145,8 @@ def load_release(
     _check_versions(release, bundle, heavy_bundle, index)
     tower = TwoTowerServing.load(bundle, threads=engine_threads)
     tower.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
+    tower.choose_query_engine(bundle, query_engine, threads=engine_threads)
+    log.info("query tower %s runs on %s %s", release.two_tower, tower.engine, "; ".join(map(str, tower.trials)))
     heavy = _load_heavy(heavy_bundle, serving, engine_threads, heavy_engine, survivors) if heavy_bundle else None
     objectives = ObjectiveColumns(bundle.schema.objectives, bundle.schema.tasks)
     index_objectives = objectives.from_other(index.manifest.objectives)

@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from service.api import MAX_TIMEOUT_MS
 
 Count = Annotated[int, Field(ge=1)]
-HeavyEngine = Literal["auto", "onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch_cuda", "tensorrt"]
+EngineChoice = Literal["auto", "onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch_cuda", "tensorrt"]
 Threads = Annotated[int, Field(ge=1, le=256)]
 
 
@@ -36,6 +36,8 @@ class Settings(BaseSettings):
             give them the ``median`` bid. When no candidate has a bid, all count as 1.
         unknown_features: ``warn`` in the answer and ignore, or ``refuse`` the request.
         missing_features: Use the trained ``default`` silently, or also ``warn``, or ``refuse`` the request.
+        unknown_takedowns: ``refuse`` to serve an index where the log of updates is lost and this host does not know
+            what it had stopped, or ``serve`` all the same.
 
     Updates and stores:
         store: A directory, or the URL of a Redis server (``redis://``, ``rediss://``, ``unix://``).
@@ -48,8 +50,9 @@ class Settings(BaseSettings):
     Work:
         rank_threads: Requests ranked at the same time.
         engine_threads: Threads of one operator of one graph.
-        heavy_engine: What runs the heavy ranker; ``auto`` takes, when a release is loaded, the fastest engine here that
+        query_engine: What runs the query tower; ``auto`` takes, when a release is loaded, the fastest engine here that
             keeps the probabilities and the order of its parity rows. ``adsieve rank`` uses ``onnxruntime_cpu``.
+        heavy_engine: The same for the heavy ranker.
         retrieval_overfetch: Without candidates, ads fetched per survivor, before exact utility re-ranks them.
         poll_interval_s: How often the store's pointer is read.
         failed_retry_s: Pause before a release that could not be loaded is tried again.
@@ -59,8 +62,9 @@ class Settings(BaseSettings):
         feedback_dir: Where answered requests are logged for the next training run; None is nowhere. Several processes
             may share it.
         feedback_share: Share of the requests that are logged, by a hash of their id.
-        feedback_queue: Most requests that wait to be written; more are dropped and counted.
-        feedback_rows: Candidates after which a file ends, and the most that wait to be written.
+        feedback_queue: Most requests that wait to be written, and a thousandth of the candidates that do; what is more
+            is dropped and counted.
+        feedback_rows: Candidates after which a file ends.
         feedback_seconds: Time after which a file ends, and the most that a killed process loses.
     """
 
@@ -85,12 +89,12 @@ class Settings(BaseSettings):
     missing_bids: Literal["drop", "median"] = "drop"
     unknown_features: Literal["warn", "refuse"] = "warn"
     missing_features: Literal["default", "warn", "refuse"] = "default"
+    unknown_takedowns: Literal["refuse", "serve"] = "refuse"
 
     rank_threads: Threads = 2
     engine_threads: Threads = 2
-    heavy_engine: Literal["auto", "onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch_cuda", "tensorrt"] = (
-        "auto"
-    )
+    query_engine: EngineChoice = "auto"
+    heavy_engine: EngineChoice = "auto"
     retrieval_overfetch: Annotated[float, Field(ge=1, le=1_000)] = 4.0
     update_interval_s: Annotated[float, Field(gt=0, le=86_400)] = 0.5
     update_wait_s: Annotated[float, Field(ge=0, le=86_400)] = 60.0

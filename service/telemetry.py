@@ -1,7 +1,5 @@
 """What the service counts, for Prometheus, in a registry of its own."""
 
-from collections.abc import Mapping
-
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from contracts.release import UpdatePosition
@@ -56,6 +54,12 @@ class Telemetry:
             ["scenario", "release", "two_tower", "index", "heavy"],
             registry=registry,
         )
+        self.engine = Gauge(
+            "adsieve_engine_info",
+            "1 for the engine that runs a model.",
+            ["scenario", "model", "engine"],
+            registry=registry,
+        )
         self.release_failures = Counter(
             "adsieve_release_failures",
             "Releases that could not be loaded and were refused.",
@@ -73,14 +77,32 @@ class Telemetry:
             "adsieve_update_position", "Number of the last update in effect.", ["scenario"], registry=registry
         )
         self.updates_waiting = Gauge(
-            "adsieve_updates_waiting", "Updates of the log that are not in effect yet.", ["scenario"], registry=registry
+            "adsieve_updates_waiting",
+            "Numbers of the log that are not in effect yet; at least as many as updates, since numbers may leap.",
+            ["scenario"],
+            registry=registry,
+        )
+        self.update_applied = Gauge(
+            "adsieve_update_applied_timestamp_seconds",
+            "When the last update came into effect on this host, Unix time; 0 before the first.",
+            ["scenario"],
+            registry=registry,
+        )
+        self.log_readable = Gauge(
+            "adsieve_update_log_readable", "0 where the log of updates cannot be read or is gone.", registry=registry
+        )
+        self.log_damaged = Gauge(
+            "adsieve_update_log_damaged_lines",
+            "Lines of the log of updates that could not be read; what they said is lost.",
+            ["scenario"],
+            registry=registry,
         )
         self.overlay_rows = Gauge(
             "adsieve_overlay_rows", "New and changed ads beside the index.", ["scenario"], registry=registry
         )
         self.content_dropped = Gauge(
             "adsieve_content_dropped",
-            "New and changed ads that could not be embedded, since this process applies them.",
+            "New and changed ads that could not be embedded, since the overlay was begun.",
             ["scenario"],
             registry=registry,
         )
@@ -113,17 +135,23 @@ class Telemetry:
         """Note that one release took the place of another."""
         if before is not None:
             self.release_loaded.remove(*_release_labels(before))
+            for model, engine in _engines(before):
+                self.engine.remove(before.scenario, model, engine)
+        for model, engine in _engines(after):
+            self.engine.labels(after.scenario, model, engine).set(1)
         self.release_loaded.labels(*_release_labels(after)).set(at)
         self.index_watermark.labels(after.scenario).set(after.watermark.timestamp())
 
-    def updated(self, loaded: LoadedRelease, end: UpdatePosition | None, faults: Mapping[str, int]) -> None:
-        """Note how far the updates of the day are in effect."""
-        position = loaded.live.position
-        seq = 0 if position is None else position.seq
-        self.update_position.labels(loaded.scenario).set(seq)
-        self.updates_waiting.labels(loaded.scenario).set(0 if end is None else max(0, end.seq - seq))
-        self.overlay_rows.labels(loaded.scenario).set(loaded.live.num_rows - len(loaded.index))
-        self.content_dropped.labels(loaded.scenario).set(sum(faults.values()))
+    def updated(self, loaded: LoadedRelease, end: UpdatePosition | None) -> None:
+        """Note how far the updates of the day are in effect; what all processes of a host tell alike."""
+        live, scenario = loaded.live, loaded.scenario
+        seq = 0 if live.position is None else live.position.seq
+        self.update_position.labels(scenario).set(seq)
+        self.updates_waiting.labels(scenario).set(0 if end is None else max(0, end.seq - seq))
+        self.update_applied.labels(scenario).set(live.applied_at)
+        self.log_damaged.labels(scenario).set(live.damaged_lines)
+        self.overlay_rows.labels(scenario).set(live.num_rows - len(loaded.index))
+        self.content_dropped.labels(scenario).set(live.dropped_contents)
 
     def exposition(self) -> tuple[bytes, str]:
         """The text that Prometheus reads, and its content type."""
@@ -133,3 +161,9 @@ class Telemetry:
 def _release_labels(loaded: LoadedRelease) -> tuple[str, ...]:
     versions = loaded.versions
     return (loaded.scenario, loaded.release.release_id, versions.two_tower, versions.index, versions.heavy or "")
+
+
+def _engines(loaded: LoadedRelease) -> list[tuple[str, str]]:
+    """Models of a release with the engine that runs each."""
+    heavy = [("heavy", loaded.heavy.serving.engine)] if loaded.heavy else []
+    return [("query_tower", loaded.tower.engine), *heavy]

@@ -15,6 +15,8 @@ from engines.lookup import TableLookup
 from engines.onnxruntime_cpu import OnnxRuntimeEngine
 from engines.parity import check_parity
 from engines.protocol import Engine
+from engines.select import Trial
+from towers.query_engine import EXACT_ENGINE, open_query_engine, select_query_engine
 
 PARITY_TOLERANCE = 1e-4
 """Largest error of an embedding, relative above 1: fp32 engines sum in other orders."""
@@ -29,6 +31,9 @@ class TwoTowerServing:
         tables: ``tables.<name>`` to float32 [rows, dim].
         query_engine: Runs ``query_tower.onnx``.
         pin_engine: Runs ``pin_tower.onnx``.
+
+    Attributes:
+        trials: What each engine of the query tower did, where the fastest was chosen; else empty.
     """
 
     def __init__(
@@ -41,10 +46,11 @@ class TwoTowerServing:
         self._ad_lookup = TableLookup(self.ad_encoder.layout, tables, pool_sequences=True)
         self._query_engine = query_engine
         self._pin_engine = pin_engine
+        self.trials: tuple[Trial, ...] = ()
 
     @classmethod
     def load(cls, bundle: Bundle, *, threads: int = 2) -> "TwoTowerServing":
-        """Open the graphs and tables of a verified bundle on the CPU.
+        """Open the graphs and tables of a verified bundle on the CPU, in fp32.
 
         Args:
             bundle: Of kind ``two_tower``.
@@ -53,9 +59,32 @@ class TwoTowerServing:
         return cls(
             bundle.schema,
             bundle.tensors(),
-            query_engine=OnnxRuntimeEngine(bundle.file("query_tower.onnx"), threads=threads),
+            query_engine=open_query_engine(bundle, EXACT_ENGINE, threads=threads),
             pin_engine=OnnxRuntimeEngine(bundle.file("pin_tower.onnx"), threads=threads),
         )
+
+    def choose_query_engine(self, bundle: Bundle, name: str, *, threads: int = 2) -> None:
+        """Run the query tower with another engine from now on. Not while it is in use.
+
+        Args:
+            bundle: That this was loaded from.
+            name: Of an engine; ``auto`` takes the fastest for one request of those that keep the bundle's parity rows
+                on this machine (``trials`` tells what each did).
+            threads: Threads that one graph may use.
+
+        Raises:
+            ArtifactError: The engine does not keep the parity rows, or this machine cannot run it.
+        """
+        if name == self.engine:
+            return
+        names = None if name == "auto" else [name]
+        selection = select_query_engine(bundle, self._query_lookup, names=names, threads=threads)
+        self._query_engine, self.trials = selection.loaded, selection.trials
+
+    @property
+    def engine(self) -> str:
+        """Name of the engine that runs the query tower."""
+        return self._query_engine.name
 
     @property
     def ad_lookup(self) -> TableLookup:

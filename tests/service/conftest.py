@@ -165,7 +165,12 @@ def own_settings(own_world: World) -> Settings:
 
 def make_settings(world: World) -> Settings:
     return Settings(
-        store=world.root, engine_threads=1, heavy_engine="onnxruntime_cpu", poll_interval_s=0.05, failed_retry_s=0.0
+        store=world.root,
+        engine_threads=1,
+        query_engine="onnxruntime_cpu",
+        heavy_engine="onnxruntime_cpu",
+        poll_interval_s=0.05,
+        failed_retry_s=0.0,
     )
 
 

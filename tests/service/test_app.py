@@ -370,6 +370,8 @@ def publish_under_requests(client, world, body):
     assert versions <= {(release.two_tower, release.index) for release in published}
     metrics = client.get("/metrics").text
     assert metrics.count("adsieve_release_loaded_timestamp_seconds{") == 2
+    assert 'adsieve_engine_info{engine="onnxruntime_cpu",model="query_tower",scenario="standard"} 1.0' in metrics
+    assert metrics.count("adsieve_engine_info{") == 4
     assert f'release="{published[-1].release_id}"' in metrics
 
 

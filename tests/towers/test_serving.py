@@ -4,6 +4,7 @@ import ast
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 
 from contracts.errors import ArtifactError
 from contracts.schema import FeatureSchema
-from towers import serving
+from towers import query_engine, serving
 from towers.serving import TwoTowerServing, score, split_pin_embedding
 from towers.two_tower import TwoTower
 
@@ -95,8 +96,10 @@ def test_parity_names_the_output_that_is_off(served: TwoTowerServing, rows: Any)
         served.check_parity(off)
 
 
-def test_serving_imports_neither_torch_nor_model_code() -> None:
-    tree = ast.parse(Path(serving.__file__ or "").read_text())
+@pytest.mark.parametrize("module", [serving, query_engine])
+def test_serving_imports_neither_torch_nor_model_code(module: ModuleType) -> None:
+    tree = ast.parse(Path(module.__file__ or "").read_text())
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     own = {name.split(".")[0] for name in modules if name} - set(sys.stdlib_module_names)
-    assert own == {"contracts", "engines"}
+    assert own - {"numpy"} <= {"contracts", "engines", "towers"}
+    assert {name for name in modules if name and name.startswith("towers")} <= {"towers.query_engine"}
