@@ -11,6 +11,7 @@ Shapes: A ads of the index, K rows or ids, H heads, D width of a head's vector.
 
 import threading
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from contracts.release import UpdatePosition
 from contracts.schema import FeatureSchema
 from indexing.blocks import objective_heads
 from indexing.index import Index, Pins
-from indexing.live_search import best, search_scores
+from indexing.live_search import best, is_few, search_scores
 from indexing.overlay_files import ACTIVE, GONE, NEWEST, OverlayArrays, map_overlay
 from indexing.overlay_texts import OverlayTexts
 
@@ -62,6 +63,21 @@ class LiveIndex:
     def position(self) -> UpdatePosition | None:
         """The last update in effect; None where there is no overlay, or no log."""
         return None if self._overlay is None else self._overlay.position
+
+    @property
+    def applied_at(self) -> float:
+        """When the last update came into effect on this host, Unix time; 0 before the first."""
+        return 0.0 if self._overlay is None else float(self._overlay.header["applied_at"][0])
+
+    @property
+    def damaged_lines(self) -> int:
+        """Lines of the log that its writer could not read."""
+        return 0 if self._overlay is None else int(self._overlay.header["damaged"][0])
+
+    @property
+    def dropped_contents(self) -> int:
+        """New and changed ads that could not be embedded, since the overlay was begun."""
+        return 0 if self._overlay is None else int(self._overlay.header["dropped"][0])
 
     @property
     def is_retired(self) -> bool:
@@ -183,7 +199,7 @@ class LiveIndex:
         if len(codes) + len(own_codes):
             own = np.isin(self._known.advertisers[: num_rows - self._num_ads], own_codes)
             masks.append(~np.concatenate([np.isin(self.index.advertisers, codes), own]))
-        return np.logical_and.reduce(masks) if masks else None
+        return reduce(np.logical_and, masks) if masks else None
 
     def search(
         self, query_embedding: np.ndarray, head_weights: np.ndarray | None, k: int, allowed: np.ndarray | None
@@ -200,6 +216,9 @@ class LiveIndex:
             At most ``k`` distinct rows, int64, best first.
         """
         overlay = self._overlay
+        if allowed is not None and is_few(allowed):
+            rows = self._current(np.flatnonzero(allowed))
+            return rows[best(self._search_scores(rows, query_embedding, head_weights), k)]
         if overlay is None or not (overlay.num_rows or overlay.num_rebid):
             return self.index.search(query_embedding, head_weights, k, allowed)
         fresh = ~overlay.stale
@@ -209,9 +228,24 @@ class LiveIndex:
         found = self.index.search(query_embedding, head_weights, k, fresh)
         found = found[overlay.newest[found] == NEWEST]  # a newer row may have come since, and be among the extra ones
         rows = np.concatenate([found, extra]).astype(np.int64)
+        return rows[best(self._search_scores(rows, query_embedding, head_weights), k)]
+
+    def _search_scores(
+        self, rows: np.ndarray, query_embedding: np.ndarray, head_weights: np.ndarray | None
+    ) -> np.ndarray:
         heads = self._heads[self.objectives(rows)]
-        scores = search_scores(self.pins(rows), self.bids(rows), heads, query_embedding, head_weights)
-        return rows[best(scores, k)]
+        return search_scores(self.pins(rows), self.bids(rows), heads, query_embedding, head_weights)
+
+    def _current(self, rows: np.ndarray) -> np.ndarray:
+        """Those rows that are here and were not superseded."""
+        overlay = self._overlay
+        if overlay is None or not overlay.num_rows:
+            return rows
+        # The writer marks a row as here after it has marked those that it supersedes: read in this order.
+        own = rows[rows >= self._num_ads]
+        own = own[overlay.rows["is_here"][own - self._num_ads].astype(bool)]
+        rows = np.concatenate([rows[rows < self._num_ads], own])
+        return rows[overlay.newest[rows] == NEWEST]
 
     def refresh(self) -> None:
         """Learn the ids of new rows now, so that the next look-up need not."""

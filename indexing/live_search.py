@@ -10,6 +10,8 @@ from indexing.index import Pins
 from indexing.retrieval import IMPRESSION, log_bid
 from towers.serving import score
 
+FEW_SHARE = 0.02
+
 
 def search_scores(
     pins: Pins, bids: np.ndarray, heads: np.ndarray, query_embedding: np.ndarray, head_weights: np.ndarray | None
@@ -30,6 +32,11 @@ def search_scores(
     weight = weights[of_head]
     scores = log_bid(bids) + np.where(paid, weight * logits[np.arange(len(logits)), of_head], 0)
     return np.where(paid & (weight == 0), -np.inf, scores).astype(np.float32)
+
+
+def is_few(allowed: np.ndarray) -> bool:
+    """Whether so few ads may be found that scoring each costs less than looking for them among all."""
+    return bool(np.count_nonzero(allowed) <= FEW_SHARE * len(allowed))
 
 
 def best(scores: np.ndarray, k: int) -> np.ndarray:

@@ -1,0 +1,51 @@
+"""A filter that leaves next to nothing: each of the ads that remain is scored, as they are now."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexing.live_search import is_few
+from indexing.update_record import Content, Update
+
+LATER = 2 * 10**15
+
+
+@pytest.fixture
+def active(built: Any) -> list[str]:
+    return [ad_id for ad_id, row in built.catalogue.items() if row["status"] == "active"]
+
+
+def test_a_single_allowed_row_is_found_if_it_is_current(day: Any, built: Any, active: list[str], content: Any) -> None:
+    live = day.after(
+        Update(ad_id=active[0], at=LATER, content=content(price=5.0)),
+        Update(ad_id=active[1], at=LATER, bid=3.0),
+        Update(ad_id="n-1", at=LATER, bid=2.0, content=content(price=1.0)),
+        Update(ad_id=active[2], at=LATER, content=content(price=7.0)),
+        Update(ad_id=active[3], at=LATER, content=Content(scenario="shopping", valid_from=LATER, features={})),
+    )
+    live.refresh()
+    current = set(live.lookup([*built.catalogue, "n-1"]).tolist()) - {-1}
+    query = np.ones((2, 6), np.float32)
+    assert live.num_rows > len(built.catalogue)
+    for row in range(live.num_rows):
+        allowed = np.zeros(live.num_rows, bool)
+        allowed[row] = True
+        assert is_few(allowed)
+        assert live.search(query, None, 5, allowed).tolist() == [row] * (row in current)
+    superseded = set(range(live.num_rows)) - current
+    assert {int(row) for row in built.index.id_table.lookup(active[:1])} <= superseded
+    assert live.search(query, np.zeros(2), 5, np.zeros(live.num_rows, bool)).tolist() == []
+
+
+def test_the_best_of_a_few_are_those_of_all(day: Any, built: Any, active: list[str]) -> None:
+    """With as many rows as there are ads, the few that a search scores are those that FAISS finds."""
+    live = day.after(Update(ad_id=active[0], at=LATER, bid=3.0))
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        query, weights = rng.normal(size=(2, 6)).astype(np.float32), rng.random(2)
+        mask = rng.random(live.num_rows) < 0.5
+        found = live.search(query, weights, 10, mask)
+        few = live._current(np.flatnonzero(mask))
+        scores = live._search_scores(few, query, weights)
+        assert sorted(found) == sorted(few[np.argsort(-scores, kind="stable")[:10]])
