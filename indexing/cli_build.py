@@ -104,23 +104,51 @@ def build(
     }
     chosen = _config(config, {name: value for name, value in settings.items() if value is not None})
     parts: _Parts = {"two_tower": two_tower, "heavy": heavy}
+    updates, warnings = updates_of(store, local)
     embed = _on_ray(parts, chosen.precision, ray_address, ray_actors) if ray else embed_batches
     begin = time.monotonic()
-    built = run_build(
-        ads=ads, **parts, out=out, config=chosen, as_of=as_of, updates=updates_of(store, local), embed=embed
-    )
+    built = run_build(ads=ads, **parts, out=out, config=chosen, as_of=as_of, updates=updates, embed=embed)
     summary = build_summary(out, built.manifest, time.monotonic() - begin, built.num_resumed)
+    summary["warnings"] += warnings
     if json:
         print_json(summary)
     else:
         print_summary(built.manifest, summary)
 
 
-def updates_of(store: str | None, local: Path | None) -> "UpdateLog | None":
-    """The log of updates of a store, with what others appended."""
-    from indexing.cli_options import opened_store
+def updates_of(store: str | None, local: Path | None) -> "tuple[UpdateLog | None, list[str]]":
+    """The log of updates of a store, with what others appended, and what is amiss with it, which is told at once.
 
-    return None if store is None else opened_store(store, local).update_log()
+    Raises:
+        InputError: A directory that is no store.
+    """
+    from indexing.cli_options import opened_store
+    from indexing.update_warnings import damage
+
+    if store is None:
+        return None, []
+    opened = opened_store(store, local)
+    log = opened.update_log()
+    is_empty = not opened.scenarios() and log.manifest() is None
+    warnings = _of_empty(store, opened.local.root) if is_empty else list(damage(log))
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    return log, warnings
+
+
+def _of_empty(store: str, root: Path) -> list[str]:
+    """What to tell of a store without releases and updates: right before the first publish, and a typo later."""
+    from contracts.errors import InputError
+    from indexing.store_files import FOLDERS
+    from indexing.stores import shown_store
+
+    found = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
+    if "://" not in store and found and not FOLDERS & set(found):
+        raise InputError(
+            f"--store {store}: holds {', '.join(found[:3])} and is no store; expected a directory that `adsieve index "
+            "publish` filled, or one that it is still to make"
+        )
+    return [f"--store {shown_store(store)}: holds no release and no updates yet, so none are merged"]
 
 
 def build_summary(out: Path, manifest: "IndexManifest", seconds: float, num_resumed: int = 0) -> dict[str, Any]:

@@ -27,9 +27,11 @@ def reencode(
 
     from indexing.reencode import reencode_index
 
+    updates, warnings = updates_of(store, local)
     begin = time.monotonic()
-    manifest = reencode_index(index=index, heavy=heavy, ads=ads, out=out, updates=updates_of(store, local))
+    manifest = reencode_index(index=index, heavy=heavy, ads=ads, out=out, updates=updates)
     summary = build_summary(out, manifest, time.monotonic() - begin)
+    summary["warnings"] += warnings
     if json:
         print_json(summary)
     else:

@@ -34,6 +34,7 @@ from indexing.update_log import UpdateLog
 BUNDLES: Literal["bundles"] = "bundles"
 INDEXES: Literal["indexes"] = "indexes"
 RELEASES, CURRENT, COPIES, UPDATES = "releases", "current", "copies", "updates"
+FOLDERS = frozenset({BUNDLES, INDEXES, RELEASES, CURRENT, COPIES, UPDATES})
 
 Kind = Literal["bundles", "indexes"]
 """What holds an artifact's copy."""
