@@ -32,6 +32,9 @@ PAUSE_S = 50e-6
 
 STOP_TIMEOUT_S = 10.0
 
+ROWS_A_REQUEST = 1_000
+"""Candidates that may wait for each request that may: what bounds the memory where requests are large."""
+
 _SEED = 0x5EED
 """Of the hash that samples: not that of any other split of requests."""
 
@@ -138,5 +141,5 @@ def feedback_log(settings: Settings, counts: FeedbackCounts, follower: Follower)
         counts,
         share=settings.feedback_share,
         max_requests=settings.feedback_queue,
-        max_rows=settings.feedback_rows,
+        max_rows=ROWS_A_REQUEST * settings.feedback_queue,
     )
