@@ -5,16 +5,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from contracts.bundle import PARITY_FILE, Bundle
 from contracts.encoding import Encoded, EncodedBatch, Encoder
 from contracts.probability import sigmoid
 from contracts.records import plain_text, utc_micros
 from indexing.attributes import ATTRIBUTES, BID_RULE, AdAttributes, ad_attributes, invalid_bids
-from indexing.catalog import check_features
 from indexing.counters import Counters
-from indexing.pin_engine import EXACT_ENGINE, Spread, choose_pin_engine, embed_in_pieces
+from indexing.pin_engine import EXACT_ENGINE, OpeningEngines, Spread, choose_pin_engine, embed_in_pieces
 from indexing.precision import CHECKED_ADS, CHECKED_QUERIES, NO_LOSS, PrecisionLoss, precision_loss, spread_rows
 from indexing.saved_queries import saved_query_embeddings
 from indexing.shift import ad_profile, shift_warnings
@@ -71,6 +69,7 @@ class AdEmbedder:
         precision: ``fp16``, ``fp32`` or ``int8``, of the vectors.
         threads: Calls of ``embed`` that run at once.
         engine: Runs the pin tower: a name, or ``auto`` for the fastest that passes on this machine.
+        opening: Engines of this name that are being opened.
 
     Raises:
         ArtifactError: The pin tower does not compute what it computed when the bundle was sealed.
@@ -78,12 +77,19 @@ class AdEmbedder:
     """
 
     def __init__(
-        self, two_tower: Bundle, heavy: Bundle | None, *, precision: str, threads: int, engine: str = EXACT_ENGINE
+        self,
+        two_tower: Bundle,
+        heavy: Bundle | None,
+        *,
+        precision: str,
+        threads: int,
+        engine: str = EXACT_ENGINE,
+        opening: OpeningEngines | None = None,
     ) -> None:
         self._towers = TwoTowerServing.load(two_tower, threads=1)  # exact: others are compared with it
         self._towers.check_parity(two_tower.tensors(PARITY_FILE), source=str(two_tower.file(PARITY_FILE)))
         self.engine, self._pin_engine = choose_pin_engine(
-            two_tower, self._towers.ad_lookup, name=engine, threads=threads
+            two_tower, self._towers.ad_lookup, name=engine, threads=threads, opening=opening
         )
         self.queries = saved_query_embeddings(two_tower, self._towers)
         self._bundles = {"two_tower": two_tower} | ({"heavy": heavy} if heavy else {})
@@ -99,11 +105,6 @@ class AdEmbedder:
     def columns(self) -> tuple[str, ...]:
         """Raw columns that either model reads."""
         return tuple(sorted({column for encoder in self._encoders.values() for column in encoder.columns}))
-
-    def check_columns(self, dataset: ds.Dataset) -> None:
-        """Refuse a dataset that lacks a column which a model was trained on; LogError names file, column and model."""
-        for name, encoder in self._encoders.items():
-            check_features(dataset, encoder.columns, model=self._bundles[name].manifest.version)
 
     def embed(self, ads: pa.Table, *, source: str, check_loss: bool = True, spread: Spread = map) -> EmbeddedBatch:
         """Embed a batch of B ads.

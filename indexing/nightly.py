@@ -13,29 +13,28 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.dataset as ds
 
 from contracts.artifact import MANIFEST, READY, finish_directory, write_json
-from contracts.bundle import Bundle, open_bundle
-from contracts.errors import ArtifactError, InputError, LogError, MismatchError
+from contracts.bundle import Bundle
+from contracts.errors import ArtifactError, LogError
 from contracts.layout import side_layout
 from contracts.progress import progress, tell
-from contracts.records import open_dataset
 from contracts.release import IndexManifest
 from indexing.attributes import ATTRIBUTES
 from indexing.blocks import BlockWriter
-from indexing.catalog import Catalog, input_files
+from indexing.build_inputs import Ads, BuildInputs
+from indexing.catalog import Catalog
 from indexing.checkpoint import Progress, read_checkpoint, write_checkpoint
 from indexing.config import IndexConfig
 from indexing.embed import AdEmbedder, EmbeddedBatch
 from indexing.manifest import index_manifest
 from indexing.merge import UpdatesToMerge
 from indexing.overlay_content import ContentEmbedder
+from indexing.pin_engine import OpeningEngines
 from indexing.pipeline import embed_batches
 from indexing.plan import open_plan, plan_catalog
 from indexing.retrieval_build import build_retrieval
@@ -44,10 +43,6 @@ from indexing.work_directory import work_directory
 
 EmbedBatches = Callable[[Catalog, AdEmbedder, Sequence[str], int, int], Iterator[EmbeddedBatch]]
 """As ``indexing.pipeline.embed_batches``: embeds the catalogue's ads, but for some at the beginning, in order."""
-
-Ads = str | Path | Sequence[str | Path]
-_FORMAT = 1
-"""Of the work directory; another one is begun anew."""
 
 
 @dataclass(frozen=True)
@@ -108,20 +103,10 @@ def run_build(
         MismatchError: The bundles are not of one scenario.
         AdsieveError: The disk is full; run again with more room, the job goes on.
     """
-    bundle = open_bundle(two_tower, kind="two_tower")
-    heavy_bundle = open_bundle(heavy, kind="heavy") if heavy is not None else None
-    scenario = _scenario(bundle, heavy_bundle)
-    until = _micros(as_of)
-    dataset = open_dataset(*([ads] if isinstance(ads, str | Path) else ads))
-    inputs = _inputs(dataset, bundle, heavy_bundle, config, until, updates)
-    with work_directory(out, inputs) as work:
-        embedder = _embedder(work, bundle, heavy_bundle, config)
-        embedder.check_columns(dataset)
-        catalog = open_plan(dataset, work / "plan")
-        if catalog is None:
-            merge = UpdatesToMerge(updates, ContentEmbedder(embedder), until) if updates is not None else None
-            catalog = plan_catalog(dataset, scenario=scenario, as_of=until, directory=work / "plan", updates=merge)
-        job = _Job(work, catalog, embedder, bundle, heavy_bundle, config)
+    given = BuildInputs.open(ads=ads, two_tower=two_tower, heavy=heavy, config=config, as_of=as_of, updates=updates)
+    with work_directory(out, given.identity()) as work:
+        catalog, embedder = _prepare(work, given)
+        job = _Job(work, catalog, embedder, given.two_tower, given.heavy, config)
         begun = read_checkpoint(work)
         blocks, begun = job.open_blocks(begun)
         done = job.write_blocks(blocks, begun, embed)
@@ -130,54 +115,39 @@ def run_build(
     return Built(manifest, begun.num_read)
 
 
-def _scenario(bundle: Bundle, heavy: Bundle | None) -> str:
-    scenario = bundle.manifest.scenario
-    if scenario is None:
-        raise MismatchError(f"{bundle.path}: a two-tower bundle serves one scenario, this one names none")
-    if heavy is not None and heavy.manifest.scenario not in (None, scenario):
-        raise MismatchError(
-            f"{heavy.path}: heavy bundle of scenario {heavy.manifest.scenario!r}, expected none or {scenario!r}"
-        )
-    return scenario
-
-
-def _micros(as_of: datetime | None) -> int | None:
-    if as_of is None:
-        return None
-    if as_of.tzinfo is None:
-        raise InputError(f"as_of: expected a time with a zone, such as 2026-03-01T00:00:00Z, got {as_of.isoformat()}")
-    return pa.scalar(as_of, pa.timestamp("us", "UTC")).value
-
-
-def _inputs(
-    dataset: ds.Dataset,
-    bundle: Bundle,
-    heavy: Bundle | None,
-    config: IndexConfig,
-    as_of: int | None,
-    updates: UpdateLog | None,
-) -> dict[str, Any]:
-    """What tells that an interrupted job was the same. Of the log its name alone: what is merged is in the plan."""
-    manifest = updates.manifest() if updates is not None else None
-    return {
-        "format": _FORMAT,
-        "two_tower": bundle.manifest,
-        "heavy": heavy.manifest if heavy is not None else None,
-        "config": config,
-        "as_of": as_of,
-        "updates": [updates is not None, manifest.log if manifest is not None else None],
-        "files": input_files(dataset),
-    }
-
-
-def _embedder(work: Path, bundle: Bundle, heavy: Bundle | None, config: IndexConfig) -> AdEmbedder:
-    """The embedder; its engine is the one that an interrupted job had chosen."""
-    path, chosen = work / "engine.json", config.engine
+def _prepare(work: Path, given: BuildInputs) -> tuple[Catalog, AdEmbedder]:
+    """The catalogue and the embedder: ids are read while engines are opened, which are then compared in quiet."""
+    given.check_columns()
+    path, engine = work / "engine.json", given.config.engine
     with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-        chosen = msgspec.json.decode(path.read_bytes(), type=str)
-    embedder = AdEmbedder(bundle, heavy, precision=config.precision, threads=config.threads, engine=chosen)
-    write_json(path, embedder.engine)
-    return embedder
+        engine = msgspec.json.decode(path.read_bytes(), type=str)  # that an interrupted job had chosen
+    threads = given.config.threads
+    opening = OpeningEngines(given.two_tower, engine, threads=threads)
+
+    @cache
+    def embedder() -> AdEmbedder:
+        return AdEmbedder(
+            given.two_tower,
+            given.heavy,
+            precision=given.config.precision,
+            threads=threads,
+            engine=engine,
+            opening=opening,
+        )
+
+    catalog = open_plan(given.dataset, work / "plan") or plan_catalog(
+        given.dataset,
+        scenario=given.scenario,
+        as_of=given.as_of,
+        directory=work / "plan",
+        updates=None if given.updates is None else partial(_to_merge, given.updates, embedder, given.as_of),
+    )
+    write_json(path, embedder().engine)
+    return catalog, embedder()
+
+
+def _to_merge(log: UpdateLog, embedder: Callable[[], AdEmbedder], as_of: int | None) -> UpdatesToMerge:
+    return UpdatesToMerge(log, ContentEmbedder(embedder()), as_of)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Shapes: R requests, A ads, H heads, D width of a head's vector, F width of the f
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
@@ -67,8 +67,39 @@ def open_pin_engine(bundle: Bundle, name: str, *, threads: int) -> Engine:
     raise ConfigError(f"engine: expected auto or one of {', '.join(PIN_ENGINES)}, got {name!r}")
 
 
+class OpeningEngines:
+    """The CPU's engines that ``name`` may mean, opened in threads while their caller does something else.
+
+    Args:
+        bundle: Of the pin tower.
+        name: ``auto``, or an engine's name.
+        threads: Calls that will run at once.
+    """
+
+    def __init__(self, bundle: Bundle, name: str, *, threads: int) -> None:
+        pool = ThreadPoolExecutor(thread_name_prefix="open-engine")
+        names = [known for known in PIN_ENGINES if name in ("auto", known) and known not in GPU_ENGINES]
+        self._opening: dict[str, Future[Engine]] = {
+            known: pool.submit(open_pin_engine, bundle, known, threads=threads) for known in names
+        }
+        pool.shutdown(wait=False)
+
+    def take(self, name: str) -> Engine | None:
+        """An engine, once all are open, so that nothing disturbs what follows; None of one that is not opened here.
+
+        It is given once, and held here no longer. Raises what opening it raised.
+        """
+        wait(self._opening.values())
+        return self._opening.pop(name).result() if name in self._opening else None
+
+
 def choose_pin_engine(
-    bundle: Bundle, lookup: TableLookup, *, name: str = "auto", threads: int = 1
+    bundle: Bundle,
+    lookup: TableLookup,
+    *,
+    name: str = "auto",
+    threads: int = 1,
+    opening: OpeningEngines | None = None,
 ) -> tuple[str, Engine]:
     """The engine of this name, or the fastest that passes on this machine; its name, and the engine.
 
@@ -77,6 +108,7 @@ def choose_pin_engine(
         lookup: Of the ad side.
         name: ``auto``, or an engine's name; the build of a name fails where it does not pass.
         threads: Calls that will run at once.
+        opening: Engines of this name that are being opened.
 
     Raises:
         ArtifactError: No engine that was asked for passes; the message says for each what it lacks.
@@ -87,11 +119,18 @@ def choose_pin_engine(
     has_gpu = any(device.exists() for device in NVIDIA_DEVICES)
     known = [engine for engine in PIN_ENGINES if has_gpu or engine not in GPU_ENGINES]
     tried = known if name == "auto" else [name]
-    selection = select_pin_engine(bundle, lookup, tried, threads=threads)
+    selection = select_pin_engine(bundle, lookup, tried, threads=threads, opening=opening)
     return selection.name, selection.loaded
 
 
-def select_pin_engine(bundle: Bundle, lookup: TableLookup, names: Sequence[str], *, threads: int) -> Selection[Engine]:
+def select_pin_engine(
+    bundle: Bundle,
+    lookup: TableLookup,
+    names: Sequence[str],
+    *,
+    threads: int,
+    opening: OpeningEngines | None = None,
+) -> Selection[Engine]:
     """Try engines one after another on the parity rows, and time a block of calls as the build makes them."""
     saved = bundle.tensors(PARITY_FILE)
     source = str(bundle.file(PARITY_FILE))
@@ -99,11 +138,13 @@ def select_pin_engine(bundle: Bundle, lookup: TableLookup, names: Sequence[str],
     query = saved["out.query_embedding"]
     expected = pair_probabilities(query, saved["out.pin_embedding"])
     rows = np.arange(TIMED_ROWS * threads) % len(flat)
+
+    def load(name: str) -> Engine:
+        opened = opening.take(name) if opening is not None else None
+        return open_pin_engine(bundle, name, threads=threads) if opened is None else opened
+
     return select_engine(
-        [
-            Candidate(name=name, load=partial(open_pin_engine, bundle, name, threads=threads), gate=GATES[name])
-            for name in names
-        ],
+        [Candidate(name=name, load=partial(load, name), gate=GATES[name]) for name in names],
         {"in.flat": flat, "out.probabilities": expected},
         run=lambda engine: _probabilities_of(engine, query, len(flat), threads),
         source=source,

@@ -7,7 +7,7 @@ catalogue's row counts where both begin at one moment.
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -56,7 +56,7 @@ def plan_catalog(
     scenario: str,
     as_of: int | None,
     directory: Path,
-    updates: UpdatesToMerge | None = None,
+    updates: Callable[[], UpdatesToMerge] | None = None,
 ) -> Catalog:
     """Find the newest row of each ad, and keep it where it is of ``scenario``.
 
@@ -65,7 +65,7 @@ def plan_catalog(
         as_of: Microseconds UTC; rows that begin later are left out. None takes all rows. The watermark is the latest
             row taken, never ``as_of`` itself, so that a moment in the future hides no update that is still to come.
         directory: To create, for the files of the catalogue; :func:`open_plan` opens them again.
-        updates: Of the log of a store, to merge.
+        updates: Called once the ids are read, gives what of a store's log is to be merged.
 
     Raises:
         LogError: Columns are missing or of a wrong type, an ad has two rows with the same ``valid_from``, or nothing is
@@ -79,18 +79,17 @@ def plan_catalog(
     spilled = directory / "spilled"
     spilled.mkdir(parents=True)
     parts = _spill(dataset, scenario, spilled, num_parts=min(MAX_PARTS, -(-num_rows // ROWS_PER_PART)))
-    chosen = _choose_usable(parts, dataset, scenario, as_of, directory / _KEPT, updates)
+    merge = updates() if updates is not None else None
+    chosen = _choose_usable(parts, dataset, scenario, as_of, directory / _KEPT, merge)
     shutil.rmtree(spilled)
     if not chosen.counts["kept"] + chosen.counts["merged"]:
         raise LogError(f"{source_name(dataset)}: no ad of scenario {scenario!r} as of this moment; {chosen.counts}")
-    merged = None
-    if updates is not None:
-        merged = updates.write(directory, _replaced_rows(dataset, chosen.winners))
+    merged = merge.write(directory, _replaced_rows(dataset, chosen.winners)) if merge is not None else None
     plan = _Plan(
         counts=chosen.counts,
-        faults=updates.faults if updates is not None else {},
+        faults=merge.faults if merge is not None else {},
         watermark=chosen.watermark,
-        position=updates.position if updates is not None else None,
+        position=merge.position if merge is not None else None,
     )
     for path in directory.rglob("*"):
         fsync(path)
