@@ -56,12 +56,15 @@ class Flight:
         body: JSON.
         snapshot: What serves when it begins.
         settings: Of the service.
+        pause: Called where it would wait, if it shall run on by itself.
     """
 
-    def __init__(self, body: bytes, snapshot: Snapshot, settings: Settings) -> None:
+    def __init__(
+        self, body: bytes, snapshot: Snapshot, settings: Settings, pause: Callable[[], None] | None = None
+    ) -> None:
         self._go, self._waits = threading.Semaphore(0), threading.Semaphore(0)
         self._body, self._settings = body, settings
-        self._snapshot = waiting_snapshot(snapshot, self._stop)
+        self._snapshot = waiting_snapshot(snapshot, pause or self._stop)
         self._outcome: Any = None
         self.is_landed = False
         threading.Thread(target=self._run, daemon=True).start()

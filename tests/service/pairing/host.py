@@ -4,6 +4,7 @@ A step is a name and two numbers, which choose among what there is.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -106,10 +107,14 @@ class Host:
         self.follower.close()
 
     def begin(self, slot: int, seed: int) -> None:
-        """Ask about all ads, or for ads; with all slots in flight, land one first."""
+        """Ask about all ads, or for ads; with the slot in flight, land it first."""
         slot %= NUM_SLOTS
         if slot in self.slots:
             self.land(slot, 0)
+        self.slots[slot] = self.take_off(seed)
+
+    def take_off(self, seed: int, pause: Callable[[], None] | None = None) -> InFlight:
+        """A request that waits until it is told to go on, or for ``pause`` at each of the points where it may wait."""
         rng, is_retrieved = np.random.default_rng(seed), seed % 4 == 1
         affinities = [None if rng.random() < 0.1 else float(rng.normal()) for _ in self.ids]
         given = (None, None) if is_retrieved else (self.ids, affinities)
@@ -117,8 +122,8 @@ class Host:
         body = msgspec.json.encode(question.body(self.day.scenario, EVENT_TIME))
         in_effect, snapshot = self.day.in_effect, self.follower.snapshot
         versions = snapshot.releases[self.day.scenario].versions
-        flight = self.tools.flight.Flight(body, snapshot, self.settings)
-        self.slots[slot] = InFlight(flight, question, versions, in_effect)
+        flight = self.tools.flight.Flight(body, snapshot, self.settings, pause)
+        return InFlight(flight, question, versions, in_effect)
 
     def go_on(self, slot: int, how_far: int) -> None:
         """Let a request run past some of the points where it waits."""
@@ -133,8 +138,11 @@ class Host:
     def land(self, slot: int, _: int) -> None:
         """Let a request run to its end, and judge the answer."""
         one = self.slots.pop(slot % NUM_SLOTS, None)
-        if one is None:
-            return
+        if one is not None:
+            self.judge_answer(one)
+
+    def judge_answer(self, one: InFlight) -> None:
+        """Wait for the answer to a request and note what is wrong with it."""
         response = one.flight.land()
         windows = {ad_id: self.day.window(ad_id, one.in_effect, self.day.num_made) for ad_id in self.ids}
         if response.release != {self.day.scenario: one.versions}:
@@ -176,9 +184,9 @@ class Host:
         self._update(ad, content=content, **more)
 
     def apply(self, _: int, __: int) -> None:
-        made = self.day.num_made
+        end = self.store.update_log().end
         self.follower.apply_updates()
-        self.day.in_effect = made
+        self.day.in_effect = 0 if end is None else end.seq
 
     def poll(self, _: int, __: int) -> None:
         self.follower.poll()
