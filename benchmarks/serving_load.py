@@ -1,0 +1,85 @@
+"""Blocks of load by turns over servers that all live: rates and quantiles as medians of the rounds, and memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.serving_processes import Server
+from benchmarks.serving_wrk import Load, run_wrk, write_script
+
+WARM_S = 1.0
+
+Case = tuple[str, int]
+"""Name of a set of bodies, such as ``light, 1000 candidates``, and connections."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how often."""
+
+    rounds: int
+    seconds: float
+    connections: tuple[int, ...]
+
+
+@dataclass
+class Measured:
+    """Loads of each case and system, one a round; ``bystanders`` is the largest share of a core that others took."""
+
+    loads: dict[tuple[Case, str], list[Load]] = field(default_factory=dict)
+    bystanders: float = 0.0
+
+    def ratio(self, case: Case, name: str, other: str) -> float:
+        """Requests a second of one system by those of another, median of the rounds; NaN where one did not run."""
+        pairs = zip(self.loads.get((case, name), []), self.loads.get((case, other), []), strict=True)
+        found = [ours.rate / theirs.rate for ours, theirs in pairs]
+        return median(found) if found else float("nan")
+
+    def p50(self, case: Case, name: str) -> float:
+        """Median of the rounds, milliseconds."""
+        return median(load.p50 for load in self.loads[case, name])
+
+    def figures(self) -> dict[str, Any]:
+        """By case and system."""
+        found: dict[str, Any] = {}
+        for ((bodies, connections), name), loads in self.loads.items():
+            title = f"{bodies}, {connections} connections, {name}"
+            found[f"{title}, requests/s"] = median(load.rate for load in loads)
+            found[f"{title}, p50 ms"] = median(load.p50 for load in loads)
+            found[f"{title}, p99 ms"] = median(load.p99 for load in loads)
+        return found | {"largest share of a core that idle systems took": self.bystanders}
+
+
+def measure(
+    servers: Sequence[Server], cases: Mapping[str, Sequence[bytes]], schedule: Schedule, work: Path, into: Measured
+) -> None:
+    """Rounds of blocks: in each round and for each case every server is warmed and loaded once, one after another."""
+    scripts = {
+        (server.title, bodies): write_script(given, server.all_headers, work / f"{place}-{number}")
+        for place, server in enumerate(servers)
+        for number, (bodies, given) in enumerate(cases.items())
+    }
+    for _ in range(schedule.rounds):
+        for bodies in cases:
+            for connections in schedule.connections:
+                for server in servers:
+                    script = scripts[server.title, bodies]
+                    run_wrk(server.url, script, connections=connections, seconds=WARM_S)
+                    others = [other for other in servers if other is not server]
+                    before = sum(other.cpu_s() for other in others)
+                    load = run_wrk(server.url, script, connections=connections, seconds=schedule.seconds)
+                    taken = (sum(other.cpu_s() for other in others) - before) / schedule.seconds
+                    into.loads.setdefault(((bodies, connections), server.title), []).append(load)
+                    into.bystanders = max(into.bystanders, taken)
+
+
+def memory(servers: Sequence[Server], title: str) -> dict[str, Any]:
+    """USS of the largest process, which is a worker, and of all processes together; Redis beside it."""
+    found: dict[str, Any] = {}
+    for server in servers:
+        own = server.uss_mib()
+        found[f"{title}, {server.title}, largest process, MiB USS"] = own[0]
+        found[f"{title}, {server.title}, all {len(own)} processes, MiB USS"] = sum(own)
+    return found
