@@ -84,7 +84,10 @@ class Stops:
     @property
     def are_known(self) -> bool:
         """Whether this host has followed a log before."""
-        return self._directory.is_dir() and (self._end() is not None or (self._directory / CARRIED).exists())
+        try:
+            return (self._directory / CARRIED).exists() or self._log.end is not None
+        except ArtifactError:
+            return False
 
     def held(self, end: UpdatePosition | None, floor: int = 0) -> Held:
         """What stays stopped when a log is read from its beginning.

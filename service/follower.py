@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from contracts.errors import ArtifactError
-from contracts.release import Release, UpdatePosition
+from contracts.release import Release
 from indexing.store import DirectoryStore
 from service.overlays import Overlays, overlay_name, overlay_root
 from service.releases import LoadedRelease, Snapshot, load_release
@@ -121,23 +121,11 @@ class Follower:
         finally:
             self._renew_overlays()
             end, fault = self._overlays.log_end()
-            fault = fault or self._lost_log(end)
             self._telemetry.log_readable.set(fault is None)
             for loaded in self._snapshot.releases.values():
                 self._telemetry.updated(loaded, end)
         if fault is not None:
             raise fault
-
-    def _lost_log(self, end: UpdatePosition | None) -> ArtifactError | None:
-        """What is wrong where there is no log although updates of one are in effect, or in an index."""
-        for loaded in self._snapshot.releases.values() if end is None else ():
-            before = loaded.live.position or loaded.index.manifest.updates
-            if before is not None:
-                return ArtifactError(
-                    f"{self._store.root}: the log of updates {before.log} is gone; what this host knows to be stopped "
-                    "stays stopped; restore the log, or begin another with `adsieve index update --new-log`"
-                )
-        return None
 
     def attempt(self, what: str, work: Callable[[], None]) -> None:
         """Do something that may fail without harm to what serves; a failure stands until the next success."""

@@ -2,7 +2,8 @@
 
 Each overlay has one writer among the processes of the host: whichever takes its lock first. The others map what it
 writes, and take over when it is gone. An index is only handed out once the log, as it ended when it was opened, is in
-effect in it: so no release that is published or rolled back to begins to serve without its takedowns.
+effect in it: so no release that is published or rolled back to begins to serve without its takedowns. Where the log
+cannot be read, it is handed out with what this host knows to be stopped.
 """
 
 import hashlib
@@ -16,18 +17,19 @@ from pathlib import Path
 
 from contracts.artifact import is_name
 from contracts.bundle import Bundle
-from contracts.errors import AdsieveError
+from contracts.errors import AdsieveError, ArtifactError
 from contracts.release import UpdatePosition
 from indexing.index import Index
 from indexing.live import LiveIndex
 from indexing.overlay_lock import OverlayTakenError, remove_overlay
+from indexing.overlay_stops import Stops
 from indexing.overlay_writer import OverlayWriter
 from indexing.store import DirectoryStore
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
 
-FOLDER = "overlays"
+FOLDER, STOPS = "overlays", "stops"
 HOSTS = "hosts"
 
 _PAUSE_S = 0.02
@@ -50,58 +52,78 @@ class Overlays:
     """The overlays of the indexes that one process serves.
 
     Args:
-        root: Directory of all overlays of this host.
+        root: Directory of all overlays of this host; beside it is what the host knows to be stopped.
         store: The local store whose log is followed.
         wait_s: How long :meth:`open` waits for another process to bring the log into effect.
+        allow_unknown: Hand out an index although the log is lost and nobody knows what it had stopped.
     """
 
-    def __init__(self, root: Path, store: DirectoryStore, *, wait_s: float) -> None:
-        self._root, self._store, self._wait_s = root, store, wait_s
+    def __init__(self, root: Path, store: DirectoryStore, *, wait_s: float, allow_unknown: bool = False) -> None:
+        self._root, self._store, self._wait_s, self._allow_unknown = root, store, wait_s, allow_unknown
         self._overlays: dict[str, _Overlay] = {}
-        self._log, self._log_lock = store.update_log(), threading.Lock()
+        self._log, self._stops, self._log_lock = store.update_log(), Stops(root.parent / STOPS), threading.Lock()
 
-    @property
-    def end(self) -> UpdatePosition | None:
-        """Position of the last update of the log; None before the first."""
+    def log_end(self) -> tuple[UpdatePosition | None, ArtifactError | None]:
+        """Position of the last update of the log, None before the first; and what is wrong with the log."""
         with self._log_lock:
-            return self._log.end
+            try:
+                end = self._log.end
+                is_lost = end is None and (self._stops.are_known or self._is_named())
+            except ArtifactError as error:
+                return None, error
+        if not is_lost:
+            return end, None
+        return None, ArtifactError(
+            f"{self._log.directory}: the log of updates is gone; what this host knows to be stopped stays stopped; "
+            "restore the directory from a backup, or begin another log with `adsieve index update --new-log`"
+        )
+
+    def _is_named(self) -> bool:
+        """Whether any index here was built with a log."""
+        return any(overlay.index.manifest.updates is not None for overlay in list(self._overlays.values()))
 
     def open(self, index: Index, two_tower: Bundle, heavy: Bundle | None) -> LiveIndex:
-        """The index with the log in effect as it ends now.
+        """The index with the log in effect as it ends now; of a log that cannot be read, with its known takedowns.
 
         Where the overlay cannot be written and the log is empty, the index is as it was built.
 
         Raises:
             AdsieveError: The log is not in effect after ``wait_s``, or the overlay cannot be written.
-            ArtifactError: The log cannot be read.
+            ArtifactError: The log is lost, and nobody knows what it had stopped.
         """
-        name = overlay_name(index, with_heavy=heavy is not None)
-        overlay = self._overlays.get(name)
-        if overlay is None:
-            overlay = _Overlay(index, two_tower, heavy, self._root / name, threading.Lock())
-            self._overlays[name] = overlay
-        end = self.end
+        overlay = self._overlay(index, two_tower, heavy)
+        end, fault = self.log_end()
         deadline = time.monotonic() + self._wait_s
         while True:
             try:
                 self._apply(overlay)
             except AdsieveError as error:
-                if end is None:
+                end, fault = self.log_end()
+                if end is None and fault is None and index.manifest.updates is None:
                     log.warning("updates will not come into effect: %s", error)
                     return LiveIndex(index, two_tower.schema)
-                raise
+                if fault is None or overlay.writer is None:
+                    raise
             live = LiveIndex.open(index, two_tower.schema, overlay.directory)
-            if live is not None and _has_reached(live.position, end):
+            if live is not None and (fault is not None or _has_reached(live.position, end)):
                 return live
             if time.monotonic() > deadline:
                 break
             if live is not None and overlay.writer is not None:
-                end = self.end  # another log took the place of the one that was asked
+                end, fault = self.log_end()  # another log took the place of the one that was asked
             time.sleep(_PAUSE_S)
         raise AdsieveError(
             f"{overlay.directory}: the updates up to {end.seq if end else 0} are not in effect after "
             f"{self._wait_s:g} s; another process of this host writes there"
         )
+
+    def _overlay(self, index: Index, two_tower: Bundle, heavy: Bundle | None) -> _Overlay:
+        name = overlay_name(index, with_heavy=heavy is not None)
+        overlay = self._overlays.get(name)
+        if overlay is None:
+            overlay = _Overlay(index, two_tower, heavy, self._root / name, threading.Lock())
+            self._overlays[name] = overlay
+        return overlay
 
     def reopen(self, name: str) -> LiveIndex | None:
         """The overlay that took the place of one that is retired; None where it is not there yet."""
@@ -122,11 +144,6 @@ class Overlays:
                 failed = error
         if failed is not None:
             raise failed
-
-    def faults(self, name: str) -> dict[str, int]:
-        """Content that was left out by this process, by fault."""
-        overlay = self._overlays.get(name)
-        return overlay.writer.faults if overlay is not None and overlay.writer is not None else {}
 
     def let_go(self, serving: set[str]) -> None:
         """Let other processes write the overlays that serve nothing here any longer."""
@@ -163,7 +180,13 @@ class Overlays:
     def _take_over(self, overlay: _Overlay) -> bool:
         try:
             overlay.writer = OverlayWriter(
-                overlay.index, overlay.two_tower, overlay.heavy, self._store.update_log(), overlay.directory
+                overlay.index,
+                overlay.two_tower,
+                overlay.heavy,
+                self._store.update_log(),
+                overlay.directory,
+                stops=Stops(self._root.parent / STOPS),
+                allow_unknown=self._allow_unknown,
             )
         except OverlayTakenError:
             return False
