@@ -12,7 +12,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -153,13 +154,20 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _checksums(paths: Iterable[Path]) -> Iterator[str]:
+    """The sha256 of each file, several at once."""
+    with ThreadPoolExecutor() as pool:
+        yield from pool.map(file_sha256, paths)
+
+
 def file_entries(directory: Path) -> dict[str, FileEntry]:
     """Return the entry of every file below ``directory`` by its relative path; the manifest and READY are left out."""
     names = sorted(path.relative_to(directory).as_posix() for path in _files(directory))
+    names = [name for name in names if name not in (MANIFEST, READY)]
+    sums = _checksums(directory / name for name in names)
     return {
-        name: FileEntry(sha256=file_sha256(directory / name), bytes=(directory / name).stat().st_size)
-        for name in names
-        if name not in (MANIFEST, READY)
+        name: FileEntry(sha256=found, bytes=(directory / name).stat().st_size)
+        for name, found in zip(names, sums, strict=True)
     }
 
 
@@ -176,8 +184,7 @@ def verify_files(directory: Path, entries: Mapping[str, FileEntry]) -> None:
             raise ArtifactError(f"{path}: missing, expected {entry.bytes} bytes")
         if path.stat().st_size != entry.bytes:
             raise ArtifactError(f"{path}: truncated or altered, {path.stat().st_size} bytes, expected {entry.bytes}")
-    for name, entry in entries.items():
-        found = file_sha256(directory / name)
+    for (name, entry), found in zip(entries.items(), _checksums(directory / name for name in entries), strict=True):
         if found != entry.sha256:
             raise ArtifactError(f"{directory / name}: wrong checksum, sha256 {found}, expected {entry.sha256}")
 

@@ -106,10 +106,13 @@ class BlockWriter:
         for folder in (self._directory, self._directory / "ids", self._directory / "advertisers"):
             fsync(folder)
 
-    def finish(self, *, source: str) -> None:
-        """Complete all files; LogError when an id came twice."""
+    def finish_arrays(self) -> None:
+        """Complete the arrays, of which the block that finds ads is made."""
         for writer in self._arrays.values():
             writer.close()
+
+    def finish_ids(self, *, source: str) -> None:
+        """Complete the tables of ids and advertisers; LogError when an id came twice."""
         self._ids.finish(source=source)
         self._advertisers.finish()
 

@@ -10,6 +10,7 @@ Work is done in a hidden directory beside the index and outlives a kill:
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -214,16 +215,19 @@ class _Job:
         write_checkpoint(self.work, done)
 
     def finish(self, blocks: BlockWriter, done: Progress) -> IndexManifest:
-        """Complete the files; the manifest comes last."""
+        """Complete the files, the tables of ids beside what finds ads; the manifest comes last."""
         _remove_last_step(self.directory)
-        blocks.finish(source=self.catalog.source)
-        retrieval = build_retrieval(
-            self.directory,
-            self.bundle.schema,
-            head_dim=self.embedder.head_dim,
-            queries=self.embedder.queries,
-            config=self.config,
-        )
+        blocks.finish_arrays()
+        with ThreadPoolExecutor(1, thread_name_prefix="ids") as pool:
+            ids = pool.submit(blocks.finish_ids, source=self.catalog.source)
+            retrieval = build_retrieval(
+                self.directory,
+                self.bundle.schema,
+                head_dim=self.embedder.head_dim,
+                queries=self.embedder.queries,
+                config=self.config,
+            )
+            ids.result()
         shift, warnings = self.embedder.report(done.counters)
         manifest = index_manifest(
             self.directory,

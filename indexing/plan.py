@@ -10,34 +10,23 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.ipc as ipc
 
 from contracts.artifact import fsync, write_json
 from contracts.errors import LogError
-from contracts.records import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, check_columns, plain_text, utc_micros
+from contracts.records import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, check_columns
 from contracts.release import UpdatePosition
 from indexing.arrays import create_mapped
 from indexing.catalog import Catalog, read_dataset, source_name
-from indexing.id_keys import array_bytes, hashes, stored_keys
 from indexing.merge import NEVER, Contents, MergedUpdates, Row, UpdatesToMerge
+from indexing.plan_parts import BATCH_ROWS, SPILLED, hash_share, read_part, spill
 
-ROWS_PER_PART = 250_000
-MAX_PARTS = 500
-"""Files that are open at once; beyond ``ROWS_PER_PART`` times as many rows, parts are larger."""
-
-_BATCH_ROWS = 65_536
 _KEPT, _PLAN = "kept.npy", "plan.json"
-_SPILLED = pa.schema([("ad_id", pa.string()), ("time", pa.int64()), ("row", pa.int64()), ("ours", pa.bool_())])
-_YEARS = (datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
-_EXPECTED_TIME = "expected a time of the years 1 to 9999"
 _COUNTS = ("rows", "later", "superseded", "other_scenario", "kept", "merged", "refused")
 
 
@@ -72,13 +61,12 @@ def plan_catalog(
             left.
     """
     check_columns(dataset.schema, REQUIRED_COLUMNS["ads"], source=source_name(dataset))
-    num_rows = dataset.count_rows()
-    if not num_rows:
+    if not dataset.count_rows():
         raise LogError(f"{source_name(dataset)}: has no rows")
     shutil.rmtree(directory, ignore_errors=True)
     spilled = directory / "spilled"
     spilled.mkdir(parents=True)
-    parts = _spill(dataset, scenario, spilled, num_parts=min(MAX_PARTS, -(-num_rows // ROWS_PER_PART)))
+    parts = spill(dataset, scenario, spilled)
     merge = updates() if updates is not None else None
     chosen = _choose_usable(parts, dataset, scenario, as_of, directory / _KEPT, merge)
     shutil.rmtree(spilled)
@@ -153,9 +141,9 @@ def _choose_all(
     num_rows = dataset.count_rows()
     kept = create_mapped(path, np.uint8, (-(-num_rows // 8),))
     counts, watermark, winners = dict.fromkeys(_COUNTS, 0), NEVER, []
-    shares = None if contents is None else _hash_share(contents.ids, len(parts))
+    shares = None if contents is None else hash_share(contents.ids, len(parts))
     for number, part in enumerate(parts):
-        table = _read_part(part)
+        table = read_part(part)
         if contents is not None and shares is not None:
             table = pa.concat_tables([table, _as_rows(contents, np.flatnonzero(shares == number))]).combine_chunks()
         found = _choose(table, as_of, kept, dataset, contents)
@@ -175,63 +163,8 @@ def _as_rows(contents: Contents, places: np.ndarray) -> pa.Table:
             pa.array(-1 - places),
             pa.array(contents.ours[places]),
         ],
-        schema=_SPILLED,
+        schema=SPILLED,
     )
-
-
-def _spill(dataset: ds.Dataset, scenario: str, directory: Path, num_parts: int) -> list[Path]:
-    """Write id, time, row and whether the scenario is ours to one file per share of the hash space."""
-    paths = [directory / f"part-{part:05}.arrow" for part in range(num_parts)]
-    writers = [ipc.new_stream(path, _SPILLED) for path in paths]
-    start = 0
-    for file, batch in read_dataset(dataset, ("ad_id", "valid_from", "scenario"), _BATCH_ROWS):
-        ids = plain_text(batch["ad_id"])
-        if ids.null_count:
-            raise LogError(f"{file}: column ad_id is missing in {ids.null_count} rows, expected text")
-        times = _times(batch["valid_from"], file)
-        ours = pc.fill_null(pc.equal(plain_text(batch["scenario"]), scenario), False)
-        rows = pa.RecordBatch.from_arrays(
-            [ids, pa.array(times), pa.array(np.arange(start, start + len(ids))), ours], schema=_SPILLED
-        )
-        start += len(ids)
-        share = _hash_share(ids, num_parts)
-        order = np.argsort(share, kind="stable")
-        bounds = np.searchsorted(share[order], np.arange(num_parts + 1))
-        by_part = rows.take(pa.array(order)) if num_parts > 1 else rows
-        for part in np.flatnonzero(np.diff(bounds)):
-            writers[part].write_batch(by_part.slice(bounds[part], bounds[part + 1] - bounds[part]))
-    for writer in writers:
-        writer.close()
-    return paths
-
-
-def _times(column: pa.Array, file: str) -> np.ndarray:
-    """``valid_from`` in microseconds, int64 [B], of years that a date can have: the watermark is written as one."""
-    first, last = (pa.scalar(moment, pa.timestamp("us", "UTC")).value for moment in _YEARS)
-    try:
-        times = utc_micros(column, column="valid_from", source=file)
-    except pa.ArrowInvalid as error:  # seconds or milliseconds that overflow as microseconds
-        raise LogError(f"{file}: column valid_from: {error}; {_EXPECTED_TIME}") from None
-    beyond = (times < first) | (times > last)
-    if beyond.any():
-        raise LogError(
-            f"{file}: column valid_from holds {times[beyond][0]} microseconds since 1970, {_EXPECTED_TIME} "
-            f"({beyond.sum()} such rows so far)"
-        )
-    return times
-
-
-def _hash_share(ids: pa.StringArray, num_parts: int) -> np.ndarray:
-    if num_parts == 1 or not len(ids):
-        return np.zeros(len(ids), np.int64)
-    data, lengths = array_bytes(ids)
-    keys = stored_keys(np.r_[data, np.zeros(64, np.uint8)], np.cumsum(lengths) - lengths, lengths)
-    return (hashes(keys) % np.uint64(num_parts)).astype(np.int64)
-
-
-def _read_part(path: Path) -> pa.Table:
-    with ipc.open_stream(path) as reader:
-        return reader.read_all().combine_chunks()
 
 
 def _choose(
@@ -286,7 +219,7 @@ def _replaced_rows(dataset: ds.Dataset, winners: Sequence[_Winner]) -> dict[int,
     check_columns(
         dataset.schema, {name: OPTIONAL_COLUMNS["ads"][name] for name in present}, source=source_name(dataset)
     )
-    for _, batch in read_dataset(dataset, ["ad_id", *present], _BATCH_ROWS):
+    for _, batch in read_dataset(dataset, ["ad_id", *present], BATCH_ROWS):
         here = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(batch))]
         told = batch.take(pa.array(here - start)).to_pylist()
         start += len(batch)

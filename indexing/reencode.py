@@ -25,10 +25,10 @@ from contracts.progress import Advance, progress
 from contracts.records import REQUIRED_COLUMNS, check_columns, open_dataset, plain_text, utc_micros
 from contracts.release import IndexManifest
 from indexing.arrays import HEADER_BYTES, ArrayWriter
+from indexing.build_inputs import Ads
 from indexing.catalog import check_features, read_dataset
 from indexing.index import Index
 from indexing.manifest import index_version, now
-from indexing.nightly import Ads
 from indexing.overlay_content import NewAd, content_table
 from indexing.shift import AdProfile, ShiftCounts, ad_profile, shift_warnings
 from indexing.update_log import UpdateLog

@@ -14,7 +14,7 @@ from contracts.encoding import Encoder
 from contracts.errors import ArtifactError, InputError, LogError, MismatchError
 from contracts.records import read_table
 from contracts.release import IndexManifest
-from indexing import plan
+from indexing import plan_parts
 from indexing.config import IndexConfig
 from indexing.index import Index
 from indexing.nightly import build_index
@@ -117,7 +117,7 @@ def test_the_result_depends_neither_on_batches_nor_on_parts(
     ads: Path, bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = build(ads, bundles, tmp_path / "a")
-    monkeypatch.setattr(plan, "ROWS_PER_PART", 9)
+    monkeypatch.setattr(plan_parts, "ROWS_PER_PART", 9)
     again = build(f"{ads}/*.parquet", bundles, tmp_path / "b", batch_size=64)
     assert again.files.keys() == first.files.keys()
     differing = {name for name in first.files if first.files[name] != again.files[name]}
