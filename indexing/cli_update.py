@@ -138,7 +138,7 @@ def _split(option: str, text: str) -> tuple[str, str | float | None]:
     from contracts.errors import InputError
 
     ad_id, sign, value = text.rpartition("=")
-    if not sign or not ad_id or not value:
+    if not sign or not value:
         raise InputError(f"--{option} {text}: expected AD=VALUE")
     if option == "status":
         return ad_id, value

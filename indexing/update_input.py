@@ -68,7 +68,7 @@ def update_of(data: object, *, where: str, now_us: int) -> Update:
     content = _content(fields, now_us) if fields.has("content") else None
     default = max(now_us, content.valid_from) if content is not None else now_us
     update = Update(
-        ad_id=fields.required("ad_id", text),
+        ad_id=fields.required("ad_id", identifier),
         at=fields.optional("at", moment, default),
         status=fields.optional("status", status, None),
         bid=fields.nullable("bid", bid),
@@ -88,7 +88,7 @@ def _content(fields: "_Fields", now_us: int) -> Content:
     return Content(
         scenario=inner.required("scenario", text),
         valid_from=inner.optional("valid_from", moment, at),
-        advertiser_id=inner.optional("advertiser_id", text, None),
+        advertiser_id=inner.optional("advertiser_id", identifier, None),
         objective=inner.optional("objective", text, None),
         features=features,
     )
@@ -132,15 +132,22 @@ class _Fields:
             raise InputError(f"{self.where}: {error}") from None
 
 
-def text(value: object, path: str) -> str:
-    """Valid Unicode text, not empty."""
-    if isinstance(value, str) and value:
+def identifier(value: object, path: str) -> str:
+    """An id as an index takes it: any valid Unicode text, the empty one included."""
+    if isinstance(value, str):
         try:
             value.encode()
             return value
         except UnicodeEncodeError:
             pass
     raise InputError(f"{path}: expected text, got {show(value)}")
+
+
+def text(value: object, path: str) -> str:
+    """Valid Unicode text, not empty."""
+    if value == "":
+        raise InputError(f"{path}: expected text, got {show(value)}")
+    return identifier(value, path)
 
 
 def status(value: object, path: str) -> str:

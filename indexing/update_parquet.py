@@ -52,7 +52,7 @@ def _update(cells: dict[str, Any], valid_from: int, features: list[str], where: 
         checks.check_moment(valid_from, "valid_from")
         bid = cells.get("bid", UNSET)
         return where, Update(
-            ad_id=checks.text(cells["ad_id"], "ad_id"),
+            ad_id=checks.identifier(cells["ad_id"], "ad_id"),
             at=valid_from,
             status=None if cells.get("status") is None else checks.status(cells["status"], "status"),
             bid=bid if bid is None or bid is UNSET else checks.bid(bid, "bid"),
