@@ -106,7 +106,7 @@ class AdEmbedder:
         """Raw columns that either model reads."""
         return tuple(sorted({column for encoder in self._encoders.values() for column in encoder.columns}))
 
-    def embed(self, ads: pa.Table, *, source: str, check_loss: bool = True, spread: Spread = map) -> EmbeddedBatch:
+    def embed(self, ads: pa.Table, *, source: str, check: int = CHECKED_ADS, spread: Spread = map) -> EmbeddedBatch:
         """Embed a batch of B ads.
 
         An ad with NaN, infinity or an invalid value in a feature or the bid, or with an embedding that is not finite in
@@ -115,7 +115,8 @@ class AdEmbedder:
         Args:
             ads: Columns ``ad_id``, ``valid_from``, those of :attr:`columns`, and those of the attributes that exist.
             source: File, for messages.
-            check_loss: Measure what the precision costs, and refuse too large an error; who merges judges the order.
+            check: Ads on which to measure what the precision costs, and to refuse too large an error; who merges judges
+                the order.
             spread: Runs the pin tower over pieces of the batch, such as the ``map`` of a pool.
 
         Raises:
@@ -151,7 +152,7 @@ class AdEmbedder:
                 faults=_faults(encoded) | ({f"bid: {BID_RULE}": int(bad_bid.sum())} if bad_bid.any() else {}),
                 coverage={name: batch.coverage for name, batch in encoded.items()},
                 shift={name: profile.count(encoded[name].encoded, valid) for name, profile in self._profiles.items()},
-                precision=self._loss(towers_ads, stored, usable, source) if check_loss else NO_LOSS,
+                precision=self._loss(towers_ads, stored, spread_rows(usable, check), source),
             ),
             num_read=len(ads),
         )
@@ -166,10 +167,9 @@ class AdEmbedder:
         return shift, [line for name, features in shift.items() for line in shift_warnings(name, features)]
 
     def _loss(
-        self, ads: Encoded, stored: tuple[np.ndarray, np.ndarray, np.ndarray | None], usable: np.ndarray, source: str
+        self, ads: Encoded, stored: tuple[np.ndarray, np.ndarray, np.ndarray | None], rows: np.ndarray, source: str
     ) -> PrecisionLoss:
-        """What the vectors of some of the ads lose; ArtifactError where an error is too large."""
-        rows = spread_rows(usable, CHECKED_ADS)
+        """What the vectors of some rows of the ads lose; ArtifactError where an error is too large."""
         if not len(rows):
             return NO_LOSS
         exact = split_pin_embedding(self._towers.embed_ads(ads.take(rows)))

@@ -64,7 +64,7 @@ class ContentEmbedder:
             return
         try:
             table = content_table([ads[place] for place in places.tolist()], self._needed)
-            batch = self._embedder.embed(table, source=_SOURCE, check_loss=False)
+            batch = self._embedder.embed(table, source=_SOURCE, check=0)
         except LogError as error:
             if len(places) == 1:
                 self._count([str(error)])

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from indexing.catalog import Catalog
 from indexing.embed import AdEmbedder, EmbeddedBatch
+from indexing.precision import num_to_check
 
 BATCHES_AHEAD = 1
 """Batches that are read beside those in work: while a thread ends one, the next one is there."""
@@ -35,11 +36,14 @@ def embed_batches(
         LogError: A column has a wrong type, or a value is unknown.
     """
     pending: deque[Future[EmbeddedBatch]] = deque()
+    position = skip_rows
     towers = ThreadPoolExecutor(embedder.threads, thread_name_prefix="embed-tower")
     pool = ThreadPoolExecutor(embedder.threads, thread_name_prefix="embed")
     try:
         for table, file in catalog.batches(columns, batch_size, skip_rows):
-            pending.append(pool.submit(embedder.embed, table, source=file, spread=towers.map))
+            check = num_to_check(position)
+            position += len(table)
+            pending.append(pool.submit(embedder.embed, table, source=file, check=check, spread=towers.map))
             if len(pending) >= embedder.threads + BATCHES_AHEAD:
                 yield pending.popleft().result()
         while pending:

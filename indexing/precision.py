@@ -1,10 +1,11 @@
 """What an index's vectors lose against exact ones: probabilities compared on some ads of every batch.
 
-A few ads of each batch, evenly spread, are embedded again by the exact engine in fp32. Their probabilities with the
+Some ads of each batch, evenly spread, are embedded again by the exact engine in fp32. Their probabilities with the
 saved requests of the bundle are compared with those that the stored vectors give: what the engine's rounding and the
 vectors' precision do together. An error outside its limit stops the build at once, however few ads there are. Order and
-best ads are means over all that was compared so far and stop it only from ``ENOUGH_ADS`` on: of a few ads that
-happen to be near one another, any rounding changes the order.
+best ads are compared in groups of ``CHECKED_ADS``. Means over all groups so far stop the build, only from
+``ENOUGH_ADS`` on: of a few ads that happen to be near one another, any rounding changes the order. So many are compared
+at the beginning, whatever the size of a batch, and a build of a lost order ends with its first batches.
 
 Shapes: R requests, A ads, H heads, D width of a head's vector.
 """
@@ -19,9 +20,9 @@ from contracts.errors import ArtifactError
 from engines.rank_correlation import rank_correlation
 
 CHECKED_ADS, CHECKED_QUERIES = 16, 16
-"""Ads of each batch, and at most so many saved requests."""
+"""Ads of each batch but the first ones, and at most so many saved requests."""
 ENOUGH_ADS = 256
-"""Ads compared from which on order and best ads are judged: those of 16 whole batches."""
+"""Ads compared from which on order and best ads are judged: the first ones of a catalogue, or spread over a batch."""
 TOP = 4
 """The best ads of a request among those checked."""
 NEGLIGIBLE = 1e-6
@@ -52,7 +53,7 @@ class PrecisionLoss:
     Args:
         ads: Ads compared.
         error: Largest error of a probability.
-        rank_correlation: Mean over batches of that of all pairs of a batch, by the head where it is smallest.
+        rank_correlation: Mean over groups of that of all pairs of a group, by the head where it is smallest.
         top_overlap: Mean share of a request's ``TOP`` ads, by a head, that are among its exact ``TOP``.
     """
 
@@ -69,7 +70,7 @@ class PrecisionLoss:
         share = other.ads / ads
         return PrecisionLoss(
             ads,
-            max(self.error, other.error),
+            float(np.maximum(self.error, other.error)),  # NaN stays
             self.rank_correlation + share * (other.rank_correlation - self.rank_correlation),
             self.top_overlap + share * (other.top_overlap - self.top_overlap),
         )
@@ -113,8 +114,29 @@ NO_LOSS = PrecisionLoss(0, 0.0, 1.0, 1.0)
 _WAY_OUT = "choose another precision, or engine onnxruntime_cpu"
 
 
+def num_to_check(position: int) -> int:
+    """How many ads of a batch are compared, at most.
+
+    Args:
+        position: Ads of the catalogue before the batch; they alone decide, so that a build that was interrupted, or is
+            embedded on several machines, compares the same ads.
+
+    Example:
+        >>> num_to_check(0), num_to_check(100), num_to_check(16_384)
+        (256, 156, 16)
+    """
+    return max(CHECKED_ADS, ENOUGH_ADS - position)
+
+
 def precision_loss(exact: np.ndarray, stored: np.ndarray) -> PrecisionLoss:
-    """Compare probabilities [R, A, H] of exact and of stored vectors."""
+    """Compare probabilities [R, A, H] of exact and of stored vectors, in as few groups as there must be of ads."""
+    num_groups, loss = -(-exact.shape[1] // CHECKED_ADS), NO_LOSS
+    for first in range(num_groups):
+        loss = loss.merge(_group_loss(exact[:, first::num_groups], stored[:, first::num_groups]))
+    return loss
+
+
+def _group_loss(exact: np.ndarray, stored: np.ndarray) -> PrecisionLoss:
     if not exact.size:
         return NO_LOSS
     num_heads = exact.shape[2]

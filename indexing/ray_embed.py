@@ -23,6 +23,7 @@ from contracts.errors import AdsieveError, InputError, MismatchError
 from indexing.catalog import Catalog
 from indexing.embed import AdEmbedder, EmbeddedBatch
 from indexing.pipeline import embed_batches
+from indexing.precision import num_to_check
 
 BATCHES_PER_SHARD = 32
 BLOCK_BYTES = 1 << 20
@@ -137,7 +138,8 @@ class _PinTowers:
         task, start, count = self._task, int(shard["start"][0]), int(shard["batches"][0])
         for table, file in islice(task.catalog.batches(task.columns, task.batch_size, start), count):
             embedded = np.empty(1, object)
-            embedded[0] = self._embedder.embed(table, source=file)
+            embedded[0] = self._embedder.embed(table, source=file, check=num_to_check(start))
+            start += len(table)
             yield {"batch": embedded}
 
 

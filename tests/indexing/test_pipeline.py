@@ -38,7 +38,7 @@ class Doubler:
         self.names: set[str] = set()
         self.towers: set[str] = set()
 
-    def embed(self, table: pa.Table, *, source: str, spread: Callable[..., Iterator[int]]) -> Any:
+    def embed(self, table: pa.Table, *, source: str, check: int, spread: Callable[..., Iterator[int]]) -> Any:
         (number,) = spread(self.tower, table["number"].to_pylist())
         self.names.add(threading.current_thread().name)
         if number == self.fails_at:

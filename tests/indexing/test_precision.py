@@ -12,11 +12,13 @@ from contracts.errors import ArtifactError
 from indexing import precision
 from indexing.embed import AdEmbedder
 from indexing.precision import (
+    CHECKED_ADS,
     ENOUGH_ADS,
     NO_LOSS,
     TOP,
     PrecisionLimit,
     PrecisionLoss,
+    num_to_check,
     precision_loss,
     spread_rows,
 )
@@ -79,6 +81,37 @@ def test_the_loss_equals_loops_over_requests_and_heads() -> None:
     assert loss.ads == 16
     assert precision_loss(exact, exact) == PrecisionLoss(16, 0.0, pytest.approx(1.0), 1.0)
     assert precision_loss(exact[:, :0], exact[:, :0]) == NO_LOSS
+
+
+def test_more_ads_than_a_group_are_compared_in_groups_spread_over_them() -> None:
+    rng = np.random.default_rng(3)
+    exact = rng.random((5, 40, 2))
+    stored = np.clip(exact + rng.normal(0, 0.05, exact.shape), 0, 1)
+    groups = [precision_loss(exact[:, first::3], stored[:, first::3]) for first in range(3)]
+    assert [group.ads for group in groups] == [14, 13, 13]
+    loss = precision_loss(exact, stored)
+    assert (loss.ads, loss.error) == (40, np.abs(exact - stored).max())
+    for name in ("rank_correlation", "top_overlap"):
+        assert getattr(loss, name) == pytest.approx(sum(getattr(one, name) * one.ads for one in groups) / 40)
+
+
+def test_a_probability_that_is_no_number_is_an_error_in_any_group() -> None:
+    exact = np.random.default_rng(4).random((2, 40, 1))
+    for ad in (0, 1, 39):
+        stored = exact.copy()
+        stored[1, ad] = np.nan
+        with pytest.raises(ArtifactError, match="a probability is nan"):
+            judge(precision_loss(exact, stored), "fp16")
+
+
+def test_so_many_ads_are_compared_at_the_beginning_that_the_order_is_judged() -> None:
+    for size in (1, 16, 100, 300, 16_384):
+        compared, position = 0, 0
+        while position < ENOUGH_ADS:
+            compared += min(num_to_check(position), size)
+            position += size
+        assert ENOUGH_ADS <= compared < ENOUGH_ADS + CHECKED_ADS
+        assert num_to_check(position) == CHECKED_ADS
 
 
 def test_ads_of_equal_probability_are_equally_good() -> None:

@@ -119,7 +119,7 @@ def test_content_brings_new_and_changed_ads_with_their_features(
     assert live.bids(rows[[0]]).tolist() == pytest.approx(live.bids(old).tolist(), nan_ok=True), "bid and status stay"
     embedder = AdEmbedder(built.two_tower, built.heavy, precision="fp32", threads=1)
     told = [NewAd(one.ad_id, 1, one.content) for one in (update, new)]
-    stored = embedder.embed(content_table(told, ["category", "price", "image"]), source="", check_loss=False).ads
+    stored = embedder.embed(content_table(told, ["category", "price", "image"]), source="", check=0).ads
     pins, heavy = live.pins(rows), live.heavy(rows)
     assert (pins.vectors[:2] == stored.vectors).all()
     assert (pins.bias[:2] == stored.bias).all()
