@@ -44,8 +44,8 @@ def update(
         bool,
         typer.Option(
             "--new-log",
-            help="Begin another log of updates where the one of a directory store is lost or damaged; what is left of "
-            "it is kept aside.",
+            help="Begin another log of updates where the one of a directory store is lost or damaged, with the "
+            "takedowns and used-up budgets that are left of it or known to hosts. What is left of it is kept aside.",
         ),
     ] = False,
     store: Store = "store",
@@ -63,7 +63,7 @@ def update(
     from indexing.update_warnings import require_no_lost_log, warnings
 
     by_hand = {"takedown": takedown, "restore": restore, "status": status, "bid": bid, "budget": budget}
-    if not files and not any(by_hand.values()):
+    if not files and not any(by_hand.values()) and not new_log:
         raise InputError("nothing to update: expected files, or one of --" + ", --".join(by_hand))
     opened = opened_store(store, local)
     if not opened.scenarios():
@@ -71,13 +71,12 @@ def update(
     updates = [*_from_files(files or []), *_from_options({name: given or [] for name, given in by_hand.items()})]
     checks = ContentChecks(opened)
     checks.check(updates)
-    if new_log:
-        _set_aside(opened)
-    else:
+    carried = _set_aside(opened) if new_log else []
+    if not new_log:
         require_no_lost_log(opened)
     for warning in warnings(opened, [one for _, one in updates], now_us=_now_us()):
         print(f"warning: {warning}", file=sys.stderr)
-    position = opened.append_updates([one for _, one in updates]) if updates else None
+    position = opened.append_updates([*carried, *(one for _, one in updates)]) if updates or new_log else None
     contents = sum(one.content is not None for _, one in updates)
     unread = sorted(checks.unread)
     if json:
@@ -90,14 +89,18 @@ def update(
     print(f"{store}: {len(updates):,} updates, {contents:,} of them new or changed ads; {where}")
 
 
-def _set_aside(opened: "OpenStore") -> None:
+def _set_aside(opened: "OpenStore") -> "list[Update]":
+    """Make room for another log; returns what it begins with."""
     from contracts.errors import InputError
+    from indexing.update_salvage import stops_left
 
     if opened.local is not opened:
         raise InputError("--new-log: expected a directory store; a log in Redis is brought back by the hosts' mirrors")
     aside = opened.update_log().set_aside()
-    if aside is not None:
-        print(f"another log is begun; the one before is in {aside}", file=sys.stderr)
+    stops = stops_left(aside, opened.local.root, now_us=_now_us())
+    kept = f"; the one before is in {aside}" if aside is not None else ""
+    print(f"another log is begun, with {len(stops)} takedowns and used-up budgets{kept}", file=sys.stderr)
+    return stops
 
 
 def _from_files(files: list[str]) -> "Iterator[tuple[str, Update]]":

@@ -26,6 +26,9 @@ from indexing.update_record import Update
 
 log = logging.getLogger(__name__)
 
+HOSTS, STOPS = "hosts", "stops"
+"""In the directory of a store, ``hosts/NAME/stops`` is that of a host which keeps nothing elsewhere."""
+
 LOG, CARRIED = "log", "carried.json"
 _MANY_SEGMENTS = 4
 _NO_NUMBER = 1 << 62

@@ -22,15 +22,14 @@ from contracts.release import UpdatePosition
 from indexing.index import Index
 from indexing.live import LiveIndex
 from indexing.overlay_lock import OverlayTakenError, remove_overlay
-from indexing.overlay_stops import Stops
+from indexing.overlay_stops import HOSTS, STOPS, Stops
 from indexing.overlay_writer import OverlayWriter
 from indexing.store import DirectoryStore
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
 
-FOLDER, STOPS = "overlays", "stops"
-HOSTS = "hosts"
+FOLDER = "overlays"
 
 _PAUSE_S = 0.02
 _LIGHT = ".light"
