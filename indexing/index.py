@@ -140,7 +140,8 @@ class Index:
         return self.retrieval.search(query_embedding, head_weights, k, allowed)
 
     def _check_lengths(self) -> None:
-        columns = {name: len(getattr(self, name)) for name in _COLUMNS} | {"ids": len(self.id_table)}
+        columns = {name: len(getattr(self, name)) for name in _COLUMNS}
+        columns |= {"ids": len(self.id_table), "retrieval": len(self.retrieval)}
         if self.heavy_ads is not None:
             columns["heavy"] = len(self.heavy_ads)
         wrong = {name: length for name, length in columns.items() if length != self.manifest.num_ads}

@@ -22,7 +22,7 @@ class Retriever:
     """
 
     def __init__(self, live: LiveIndex, objectives: ObjectiveColumns, index_objectives: np.ndarray) -> None:
-        self._live = live
+        self.live = live
         rows, num_servable = sample_rows(live.servable, len(live.index))
         self.tangents = Tangents.of(
             pins=live.index.pins.take(rows),
@@ -34,7 +34,7 @@ class Retriever:
     def over(self, live: LiveIndex) -> "Retriever":
         """The same sample, searching an index whose overlay was replaced."""
         other = copy(self)
-        other._live = live
+        other.live = live
         return other
 
     def rows(
@@ -49,4 +49,4 @@ class Retriever:
             allowed: Bool [A], or None for all.
         """
         asked, weights = self.tangents.steer(query_embedding, num_wanted)
-        return np.sort(self._live.search(asked, weights, num_fetched, allowed))
+        return np.sort(self.live.search(asked, weights, num_fetched, allowed))
