@@ -1,7 +1,7 @@
 """Files of the feedback log: pairs, of ``requests/`` and of ``candidates/``, that nobody sees before they are whole.
 
-    DIR/requests/2026-03-01/120000-4711-9f86d081884c.parquet       of requests, and under the same name
-    DIR/candidates/2026-03-01/120000-4711-9f86d081884c.parquet     of all their candidates
+    DIR/requests/2026-03-01/120000123456-4711-9f86d081884c.parquet       of requests, and under the same name
+    DIR/candidates/2026-03-01/120000123456-4711-9f86d081884c.parquet     of all their candidates
 
 The day and the time are those at which the file was begun, UTC; the process and a random part keep the names of several
 writers apart. A file is written under a hidden name, flushed to disk and renamed, requests first, so that no candidate
@@ -43,7 +43,7 @@ class FilePair:
         self._num_waiting = 0
         self._files: list[_HiddenFile] = []
         now = datetime.now(UTC)
-        name = f"{now:%H%M%S}-{os.getpid()}-{uuid.uuid4().hex[:12]}.parquet"
+        name = f"{now:%H%M%S%f}-{os.getpid()}-{uuid.uuid4().hex[:12]}.parquet"
         try:
             with file_lock(root):  # so that who removes what the dead have left sees no file before it is locked
                 for dataset, schema in zip(DATASETS, (columns.requests, columns.candidates), strict=True):
