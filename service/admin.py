@@ -38,7 +38,9 @@ def admin_router(follower: Follower, settings: Settings) -> APIRouter:
     )
     async def rollback(request: Request) -> Response:
         require_token(request, token)
-        wanted = decode(await read_body(request, MAX_BODY_BYTES), RollbackRequest)
+        wanted = decode(
+            await read_body(request.headers.get("content-length"), request.receive, MAX_BODY_BYTES), RollbackRequest
+        )
         store = open_store(settings.store, local=settings.local)
         return _json(await asyncio.to_thread(_roll_back, store, follower, wanted.scenario))
 

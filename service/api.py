@@ -91,7 +91,7 @@ class Degraded(msgspec.Struct, frozen=True, kw_only=True):
     """Why the ads are in light order although the heavy ranker was asked for."""
 
     stage: Literal["heavy"]
-    reason: Literal["deadline", "failed", "absent"]
+    reason: Literal["deadline", "failed", "absent", "overloaded"]
     detail: str
 
 

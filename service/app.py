@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
+from typing import Any
 
 from fastapi import FastAPI
+from starlette.types import Receive, Scope, Send
 
 from indexing.stores import open_store
 from service.admin import admin_router
@@ -16,12 +18,26 @@ from service.follower import Follower
 from service.health import health_router
 from service.openapi import document
 from service.problems import add_problem_handlers
-from service.rank_route import rank_router
+from service.rank_route import PATH, RankRoute, rank_router
 from service.settings import Settings
 from service.telemetry import Telemetry
 from service.workers import Workers
 
 log = logging.getLogger(__name__)
+
+
+class Application(FastAPI):
+    """FastAPI for everything but the hot path: POST /rank goes past its layers to a raw ASGI callable."""
+
+    def __init__(self, rank: RankRoute, **options: Any) -> None:
+        super().__init__(**options)
+        self._rank = rank
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == PATH and scope["method"] == "POST":
+            await self._rank(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -32,7 +48,7 @@ def create_app(settings: Settings) -> FastAPI:
     telemetry = Telemetry()
     store = open_store(settings.store, local=settings.local)
     follower = Follower(store.local, settings, telemetry, doubt=store.doubt)
-    workers = Workers(settings.rank_threads)
+    workers = Workers(settings, telemetry.heavy_batch)
     feedback = feedback_log(settings, telemetry.feedback, follower)
 
     @asynccontextmanager
@@ -53,7 +69,9 @@ def create_app(settings: Settings) -> FastAPI:
                 threads.shutdown(cancel_futures=True)
                 follower.close()
 
-    app = FastAPI(
+    rank = RankRoute(follower, settings, telemetry, workers, feedback)
+    app = Application(
+        rank,
         title="adsieve",
         version="1",
         description="The lightweight ranking stage of an ads pipeline.",
@@ -62,7 +80,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.follower = follower
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
-    app.include_router(rank_router(follower, settings, telemetry, workers, feedback))
+    app.include_router(rank_router(rank))
     app.include_router(health_router(follower, telemetry))
     app.include_router(admin_router(follower, settings))
     add_problem_handlers(app, retry_after_s=settings.retry_after_s)

@@ -1,31 +1,34 @@
 """Reads a request body, never more of it than allowed."""
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
 
 from service.problems import HttpProblem
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
+async def read_body(declared: str | None, receive: Receive, max_bytes: int) -> bytes:
     """The whole body.
+
+    Args:
+        declared: The Content-Length header, if there is one.
 
     Raises:
         HttpProblem: 413 as soon as the body is known to be longer than ``max_bytes``; 400 when the client went away.
     """
-    declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdecimal() and int(declared) > max_bytes:
+    if declared is not None and declared.isascii() and declared.isdecimal() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
     chunks, length = [], 0
-    try:
-        async for chunk in request.stream():
-            chunks.append(chunk)
-            length += len(chunk)
-            if length > max_bytes:
-                raise _too_large(max_bytes)
-    except ClientDisconnect:
-        raise HttpProblem(
-            400, "disconnected", "the client closed the connection before the body was complete"
-        ) from None
-    return b"".join(chunks)
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            detail = "the client closed the connection before the body was complete"
+            raise HttpProblem(400, "disconnected", detail)
+        chunk = message.get("body", b"")
+        chunks.append(chunk)
+        length += len(chunk)
+        if length > max_bytes:
+            raise _too_large(max_bytes)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def _too_large(max_bytes: int) -> HttpProblem:

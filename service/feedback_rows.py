@@ -16,8 +16,8 @@ from service.answer import Result
 from service.api import RankRequest
 from service.feedback_columns import TIME, LogColumns, ServedFeatures
 from service.light import Scored
-from service.ranker import EPOCH, MICROSECOND
 from service.releases import LoadedRelease
+from service.request_inputs import EPOCH, MICROSECOND
 from service.routing import AUTO
 
 _STAGE_NAMES = pa.array(STAGES)

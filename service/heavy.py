@@ -1,36 +1,31 @@
-"""The heavy stage: survivors re-ranked by the heavy ranker, in process, or the reason why not.
+"""The heavy stage: survivors re-ranked by the heavy ranker, or the reason why not.
 
-Releases that name the same heavy ranker share one call, and its user side is computed once for all survivors. Shapes: K
-survivors, N those of one heavy ranker, T its tasks.
+Three steps, so that what prepares a call and what runs a model are limited apart: survivors become calls
+(:func:`heavy_calls`), calls become logits (:func:`run_calls`, wherever and together with whatever else), logits become
+utilities (:func:`heavy_scores`). Releases that name the same heavy ranker share one call, and its user side is computed
+once for all survivors. Shapes: K survivors, N those of one heavy ranker, R requests, T tasks of a heavy ranker.
 """
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 
 from contracts.encoding import Encoded
 from contracts.probability import sigmoid
-from service.deadline import Deadline
 from service.light import Ranking, Scored
 from service.releases import LoadedHeavy
 
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
+Reason = Literal["deadline", "failed", "absent", "overloaded"]
 
 
 class HeavyUnavailableError(Exception):
     """The heavy ranker gave no answer in time; the light order stands."""
 
-    def __init__(self, reason: Literal["deadline", "failed", "absent"], detail: str) -> None:
+    def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)
-        self.reason = reason
+        self.reason: Reason = reason
         self.detail = detail
 
 
@@ -44,101 +39,112 @@ class HeavyInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeavyScores:
-    """Logits and probabilities by task [K], NaN where an ad's heavy ranker lacks it, and utilities [K], in survivor
-    order."""
+class HeavyCall:
+    """What one heavy ranker is asked for one request.
 
-    logits: dict[str, np.ndarray]
+    Args:
+        heavy: The ranker.
+        query: One row.
+        ads: The survivors' encoded features [N].
+        pair: Their pair features [N], where the ranker has any.
+        members: Their places among the survivors, int64 [N].
+    """
+
+    heavy: LoadedHeavy
+    query: Encoded
+    ads: Encoded
+    pair: Encoded | None
+    members: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeavyScores:
+    """Probabilities by task [K], NaN where an ad's heavy ranker lacks it, and utilities [K], in survivor order.
+
+    ``logits`` are those of the probabilities.
+    """
+
     probabilities: dict[str, np.ndarray]
+    logits: dict[str, np.ndarray]
     utilities: np.ndarray
 
     def take(self, order: np.ndarray) -> "HeavyScores":
         return HeavyScores(
-            logits={task: values[order] for task, values in self.logits.items()},
             probabilities={task: values[order] for task, values in self.probabilities.items()},
+            logits={task: values[order] for task, values in self.logits.items()},
             utilities=self.utilities[order],
         )
 
 
-def rank_heavy(
-    ranking: Ranking,
-    scored: Sequence[Scored],
-    inputs: Mapping[str, HeavyInput],
-    deadline: Deadline,
-    executor: Executor | None,
-) -> HeavyScores:
-    """Score the survivors with the heavy ranker of their release.
+def heavy_calls(ranking: Ranking, scored: Sequence[Scored], inputs: Mapping[str, HeavyInput]) -> tuple[HeavyCall, ...]:
+    """What to ask the heavy rankers of the survivors.
 
     Args:
         ranking: The survivors.
         scored: The pools that they come from.
         inputs: By version of the heavy ranker.
-        deadline: Given up when it passes.
-        executor: Runs the model where there is a deadline, so that an answer need not wait for a late one.
 
     Raises:
-        HeavyUnavailableError: A release has no heavy ranker, the deadline passed, or the model failed.
+        HeavyUnavailableError: A release has no heavy ranker.
     """
-    bare = sorted(
-        {scored[owner].release.scenario for owner in set(ranking.owners.tolist()) if not scored[owner].release.heavy}
-    )
+    owners = set(ranking.owners.tolist())
+    bare = sorted({scored[owner].release.scenario for owner in owners if not scored[owner].release.heavy})
     if bare:
         raise HeavyUnavailableError("absent", f"the release of {', '.join(bare)} has no heavy ranker")
-    if deadline.has_passed:
-        raise HeavyUnavailableError("deadline", "it passed before the heavy stage")
-    scores = _within(deadline, executor, lambda: _score(ranking, scored, inputs))
-    if deadline.has_passed:
-        raise HeavyUnavailableError("deadline", "it passed in the heavy stage")
-    return scores
+    calls = []
+    for version, given in inputs.items():
+        mine = [owner for owner in owners if _version(scored[owner]) == version]
+        members = np.flatnonzero(np.isin(ranking.owners, mine))
+        if len(members):
+            chosen = ranking.take(members)
+            ads, pair = _ad_rows(chosen, scored), _pair_rows(chosen, scored, given)
+            calls.append(HeavyCall(heavy=given.heavy, query=given.query, ads=ads, pair=pair, members=members))
+    return tuple(calls)
 
 
-def _within(deadline: Deadline, executor: Executor | None, work: Callable[[], T]) -> T:
-    try:
-        if executor is None or deadline.at == inf:
-            return work()
-        future = executor.submit(work)
-        try:
-            return future.result(timeout=max(deadline.remaining_s(), 0))
-        except FutureTimeoutError:
-            future.cancel()
-            raise HeavyUnavailableError("deadline", "it passed in the heavy stage") from None
-    except HeavyUnavailableError:
-        raise
-    except Exception as error:  # an auction goes on with the light order whatever happens here
-        log.exception("heavy ranker failed")
-        raise HeavyUnavailableError("failed", f"{type(error).__name__}: {error}") from error
+def run_calls(calls: Sequence[HeavyCall]) -> list[np.ndarray]:
+    """Logits [N, T] of each call, all of one heavy ranker: R user sides once, and the ads of all in one mixed batch.
+
+    Raises:
+        ValueError: A logit is not finite.
+    """
+    serving = calls[0].heavy.serving
+    counts = [len(call.ads) for call in calls]
+    state = serving.encode_request(_stacked([call.query for call in calls]))
+    pairs = [call.pair for call in calls if call.pair is not None]
+    index = np.repeat(np.arange(len(calls)), counts)
+    ads = _stacked([call.ads for call in calls])
+    logits = serving.score(state, ads, _stacked(pairs) if pairs else None, index)
+    if not np.isfinite(logits).all():
+        raise ValueError("a logit is not finite")
+    return np.split(logits, np.cumsum(counts)[:-1])
 
 
-def _score(ranking: Ranking, scored: Sequence[Scored], inputs: Mapping[str, HeavyInput]) -> HeavyScores:
-    tasks = list(dict.fromkeys(task for given in inputs.values() for task in given.heavy.tasks))
+def heavy_scores(
+    ranking: Ranking, scored: Sequence[Scored], calls: Sequence[HeavyCall], results: Sequence[np.ndarray]
+) -> HeavyScores:
+    """Logits [N, T] of each call to what orders the survivors."""
+    tasks = list(dict.fromkeys(task for call in calls for task in call.heavy.tasks))
     logits = {task: np.full(len(ranking), np.nan) for task in tasks}
     probabilities = {task: np.full(len(ranking), np.nan) for task in tasks}
     utilities = np.zeros(len(ranking))
-    for version, given in inputs.items():
-        mine = [
-            owner for owner, part in enumerate(scored) if part.release.heavy and part.release.heavy.version == version
-        ]
-        members = np.flatnonzero(np.isin(ranking.owners, mine))
-        if len(members) == 0:
-            continue
-        chosen = ranking.take(members)
-        scores = _logits(chosen, scored, given)
-        computed = sigmoid(scores)
-        if not np.isfinite(computed).all():
-            raise ValueError("a logit is not finite")
-        for column, task in enumerate(given.heavy.tasks):
-            logits[task][members] = scores[:, column]
-            probabilities[task][members] = computed[:, column]
-        utilities[members] = _utilities(chosen, scored, computed)
+    for call, result in zip(calls, results, strict=True):
+        computed = sigmoid(result)
+        for column, task in enumerate(call.heavy.tasks):
+            logits[task][call.members] = result[:, column]
+            probabilities[task][call.members] = computed[:, column]
+        utilities[call.members] = _utilities(ranking.take(call.members), scored, computed)
     return HeavyScores(logits=logits, probabilities=probabilities, utilities=utilities)
 
 
-def _logits(chosen: Ranking, scored: Sequence[Scored], given: HeavyInput) -> np.ndarray:
-    """[N, T], the user side computed once."""
-    serving = given.heavy.serving
-    ads, pair = _ad_rows(chosen, scored), _pair_rows(chosen, scored, given)
-    request_index = np.zeros(len(chosen), np.int64)
-    return serving.score(serving.encode_request(given.query), ads, pair, request_index)
+def _version(part: Scored) -> str | None:
+    return None if part.release.heavy is None else part.release.heavy.version
+
+
+def _stacked(rows: Sequence[Encoded]) -> Encoded:
+    if len(rows) == 1:
+        return rows[0]
+    return Encoded(np.concatenate([part.ids for part in rows]), np.concatenate([part.floats for part in rows]))
 
 
 def _ad_rows(chosen: Ranking, scored: Sequence[Scored]) -> Encoded:

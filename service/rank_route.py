@@ -1,57 +1,50 @@
-"""POST /rank: admission, body, ranking off the event loop, answer."""
+"""POST /rank: admission, body, ranking, answer; a raw ASGI callable, as a framework's layers cost as much as ranking.
+
+The light stage, from decoding to the survivors, runs in a thread for ranking, or where ``rank_threads`` is 0 on the
+event loop itself: several processes then share a machine with no thread handing work to another. The heavy stage has
+limits of its own (``service.heavy_runner``) and holds no thread here while it is waited for.
+"""
 
 import asyncio
+import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from contracts.errors import AdsieveError
+from service.api import RankRequest
 from service.body import read_body
-from service.deadline import Deadline, DeadlineError
+from service.deadline import Deadline
 from service.feedback import FeedbackLog
 from service.follower import Follower
 from service.openapi import RANK_ANSWERS, RANK_BODY
 from service.problems import HttpProblem, respond_to
-from service.ranker import Stopwatch, rank
+from service.ranker import Stopwatch, Underway, light_stage
 from service.settings import Settings
 from service.telemetry import Telemetry
 from service.wire import decode_request, encode_response, media_type
 from service.workers import Workers
 
+log = logging.getLogger(__name__)
 
-def rank_router(
-    follower: Follower, settings: Settings, telemetry: Telemetry, workers: Workers, feedback: FeedbackLog | None
-) -> APIRouter:
-    """The route as a router of its own; the arguments are those of ``RankRoute``."""
-    router = APIRouter()
-    route = RankRoute(follower, settings, telemetry, workers, feedback)
-    router.add_api_route(
-        "/rank",
-        route.answer,
-        methods=["POST"],
-        summary="Rank candidate ads, or retrieve and rank them",
-        response_class=Response,
-        responses=RANK_ANSWERS,
-        openapi_extra=RANK_BODY,
-    )
-    return router
+PATH = "/rank"
 
 
 class RankRoute:
     """Answers /rank.
 
     At most ``max_in_flight`` requests are read, waiting or ranked; the next one gets 503 before its body is read.
-    Decoding, ranking and encoding run in a worker thread, so that the event loop only moves bytes.
 
     Args:
         follower: Holds the snapshot; each request takes it once.
         settings: Limits and policies.
         telemetry: Counts.
-        workers: Their number is how many requests are ranked at the same time.
+        workers: Threads that rank, and what runs the heavy stage.
         feedback: Takes up what was answered; None where nothing is logged.
     """
 
@@ -67,20 +60,18 @@ class RankRoute:
         self._workers, self._feedback = workers, feedback
         self._in_flight = 0
 
-    async def answer(self, request: Request) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, to an answer or a problem."""
         watch, start = Stopwatch(), time.monotonic()
-        status = 500
         try:
             with self._admitted():
-                response = await self._ranked(request, watch, start)
-            status = response.status_code
-        except (AdsieveError, DeadlineError, HttpProblem) as error:
+                response = await self._ranked(scope, receive, watch, start)
+        except Exception as error:
             response = respond_to(error, retry_after_s=self._settings.retry_after_s)
-            status = response.status_code
-        finally:
-            self._telemetry.requests.labels(str(status)).inc()
-        return response
+            if response.status_code == 500:
+                log.exception("a request to %s failed", PATH)
+        self._telemetry.requests.labels(str(response.status_code)).inc()
+        await response(scope, receive, send)
 
     @contextmanager
     def _admitted(self) -> Iterator[None]:
@@ -94,26 +85,86 @@ class RankRoute:
             self._in_flight -= 1
             self._telemetry.in_flight.set(self._in_flight)
 
-    async def _ranked(self, request: Request, watch: Stopwatch, start: float) -> Response:
-        content_type = request.headers.get("content-type")
+    async def _ranked(self, scope: Scope, receive: Receive, watch: Stopwatch, start: float) -> Response:
+        headers = _headers(scope)
+        content_type = headers.get(b"content-type")
         media = media_type(content_type)
         if media is None:
             detail = f"expected application/json or application/msgpack, got {content_type}"
             raise HttpProblem(415, "media-type", detail)
-        body = await read_body(request, self._settings.max_body_bytes)
-        loop = asyncio.get_running_loop()
-        answer = await loop.run_in_executor(self._workers.rank, self._rank, body, media, watch, start)
+        body = await read_body(headers.get(b"content-length"), receive, self._settings.max_body_bytes)
+        pool = self._workers.rank
+        if pool is None:
+            request, underway = self._light(body, media, watch, start)
+        else:
+            loop = asyncio.get_running_loop()
+            request, underway = await loop.run_in_executor(pool, self._light, body, media, watch, start)
+        await _settled(underway, self._workers)
+        outcome = underway.finish()
+        self._telemetry.observe(outcome)
+        answer = encode_response(outcome.response, media)
+        if self._feedback is not None:
+            self._feedback.offer(request, outcome)
         return Response(answer, media_type=media)
 
-    def _rank(self, body: bytes, media: str, watch: Stopwatch, start: float) -> bytes:
+    def _light(self, body: bytes, media: str, watch: Stopwatch, start: float) -> tuple[RankRequest, Underway]:
         snapshot = self._follower.snapshot
         with watch.stage("decode"):
             request = decode_request(body, media)
         timeout_ms = self._settings.timeout_ms if request.timeout_ms is None else request.timeout_ms
         deadline = Deadline.after_ms(timeout_ms, start=start)
-        outcome = rank(request, snapshot, self._settings, deadline, watch=watch, executor=self._workers.heavy)
-        self._telemetry.observe(outcome)
-        answer = encode_response(outcome.response, media)
-        if self._feedback is not None:
-            self._feedback.offer(request, outcome)
-        return answer
+        return request, light_stage(request, snapshot, self._settings, deadline, watch=watch)
+
+
+async def _settled(underway: Underway, workers: Workers) -> None:
+    """Wait until the heavy stage is done or late."""
+    calls = underway.start_heavy(workers.heavy)
+    if not calls:
+        return
+    loop, open_calls, settled = asyncio.get_running_loop(), len(calls), asyncio.Event()
+
+    def one_is_done() -> None:
+        nonlocal open_calls
+        open_calls -= 1
+        if open_calls == 0:
+            settled.set()
+
+    for call in calls:
+        call.add_done_callback(lambda _: loop.call_soon_threadsafe(one_is_done))
+    with suppress(TimeoutError):
+        await asyncio.wait_for(settled.wait(), underway.patience_s)
+
+
+def _headers(scope: Scope) -> dict[bytes, str]:
+    """The last value of each header, by its name in lower case, as ASGI has it."""
+    return {name: value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def rank_router(route: RankRoute) -> APIRouter:
+    """The route as one of FastAPI's, for the OpenAPI document, and for paths and methods that are not plainly /rank."""
+    router = APIRouter()
+
+    async def rank(request: Request) -> Response:
+        return _Delegated(route)
+
+    router.add_api_route(
+        PATH,
+        rank,
+        methods=["POST"],
+        summary="Rank candidate ads, or retrieve and rank them",
+        response_class=Response,
+        responses=RANK_ANSWERS,
+        openapi_extra=RANK_BODY,
+    )
+    return router
+
+
+class _Delegated(Response):
+    """A response that an ASGI callable makes."""
+
+    def __init__(self, route: RankRoute) -> None:
+        super().__init__()
+        self._route = route
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        await self._route(scope, receive, send)

@@ -1,34 +1,33 @@
-"""Ranks one request against one snapshot: the same function behind HTTP and behind ``adsieve rank``.
+"""Ranks one request against one snapshot, in three steps: before, in and after the heavy stage.
 
 route -> features -> query tower -> candidates or retrieval, light scores -> survivors -> heavy scores -> answer
+
+The first and the last step run where they are called, the heavy stage wherever a ``HeavyRunner`` has it run: HTTP waits
+for it without holding a thread, ``adsieve rank`` and warm-up call :func:`rank`.
 """
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from math import inf
 
 import numpy as np
 
-from contracts.encoding import Encoded
-from contracts.errors import RequestError
-from contracts.rows import encode_pairs
 from service.answer import Result, build_response
 from service.api import Degraded, RankRequest, RankResponse, Timing
 from service.candidates import Resolved, resolve, retrieve
 from service.deadline import Deadline, DeadlineError
-from service.features import FeatureNotes, QueryEncoding, check_lengths, note_unknown
-from service.heavy import HeavyInput, HeavyScores, HeavyUnavailableError, rank_heavy
+from service.features import FeatureNotes
+from service.heavy import HeavyCall, HeavyScores, heavy_calls, heavy_scores
+from service.heavy_runner import DirectRunner, HeavyRunner, results_of, start_calls, unavailable
 from service.light import Ranking, Scored, score_pool, survivors
-from service.releases import LoadedHeavy, LoadedRelease, Snapshot
+from service.releases import LoadedRelease, Snapshot
+from service.request_inputs import RequestInputs, request_inputs
 from service.routing import route
 from service.settings import Settings
-from service.wire import CandidateColumns, candidate_columns
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +53,15 @@ class Stopwatch:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        begin = time.perf_counter()
+        began = time.perf_counter()
         try:
             yield
         finally:
-            self.stages[name] = 1000 * (time.perf_counter() - begin)
+            self.note(name, began)
+
+    def note(self, name: str, began: float) -> None:
+        """A stage that began then (``time.perf_counter()``) is over."""
+        self.stages[name] = 1000 * (time.perf_counter() - began)
 
     def timing(self) -> Timing:
         spent = {name: self.stages.get(name, 0.0) for name in ("decode", "query_tower", "light", "heavy")}
@@ -72,9 +75,24 @@ def rank(
     deadline: Deadline,
     *,
     watch: Stopwatch | None = None,
-    executor: Executor | None = None,
+    runner: HeavyRunner | None = None,
 ) -> Outcome:
-    """Rank one request.
+    """Rank one request; arguments and errors are those of :func:`light_stage`.
+
+    Args:
+        runner: Runs the heavy stage, and lets an answer leave before a late heavy ranker has finished; in this thread
+            unless given.
+    """
+    underway = light_stage(request, snapshot, settings, deadline, watch=watch)
+    calls = underway.start_heavy(runner or DirectRunner())
+    wait(calls, timeout=underway.patience_s)
+    return underway.finish()
+
+
+def light_stage(
+    request: RankRequest, snapshot: Snapshot, settings: Settings, deadline: Deadline, *, watch: Stopwatch | None = None
+) -> "Underway":
+    """Everything up to the survivors.
 
     Args:
         request: Decoded, of the right types.
@@ -82,7 +100,6 @@ def rank(
         settings: Limits and policies.
         deadline: Checked before and after each stage.
         watch: Started when the request arrived; now unless given.
-        executor: Lets an answer leave before a late heavy ranker has finished.
 
     Raises:
         RequestError: A field has a wrong value, or a policy refuses the request.
@@ -91,40 +108,103 @@ def rank(
     """
     watch = watch or Stopwatch()
     releases, others = route(request.scenario, snapshot)
-    columns = _columns(request, settings)
-    num_survivors = _num_survivors(request, settings)
-    event_time_us = ((request.event_time or datetime.now(UTC)) - EPOCH) // MICROSECOND
     _check_deadline(deadline, "the query tower")
     with watch.stage("query_tower"):
-        notes = FeatureNotes(note_unknown(request.query, columns.pair if columns else {}, releases, settings))
-        queries, inputs = _encode(request, columns, releases, event_time_us, notes, settings)
-        embeddings = [loaded.tower.embed_query(query)[0] for loaded, query in zip(releases, queries, strict=True)]
+        inputs = request_inputs(request, releases, settings)
+        pairs = zip(releases, inputs.queries, strict=True)
+        embeddings = [loaded.tower.embed_query(query)[0] for loaded, query in pairs]
     _check_deadline(deadline, "the light stage")
     with watch.stage("light"):
-        resolved = _resolve(request, columns, releases, others, embeddings, num_survivors, settings)
+        resolved = _resolve(request, inputs, releases, others, embeddings, settings)
         pools = zip(releases, resolved.pools, embeddings, strict=True)
         scored = [score_pool(loaded, pool, embedding) for loaded, pool, embedding in pools]
-        ranking = survivors(scored, num_survivors)
-    with watch.stage("heavy"):
-        final, heavy, degraded = _heavy(request, ranking, scored, inputs, deadline, executor)
-    result = Result(
-        ids=columns.ids if columns else None,
+        ranking = survivors(scored, inputs.num_survivors)
+    return Underway(
+        request=request,
+        inputs=inputs,
         resolved=resolved,
         scored=scored,
-        final=final,
-        heavy=heavy,
-        degraded=degraded,
-        notes=notes,
+        ranking=ranking,
+        settings=settings,
+        deadline=deadline,
+        watch=watch,
     )
-    warnings = [*notes.warnings(settings), *_age_warnings(releases, settings)]
-    response = build_response(request, result, warnings, watch.timing)
-    return Outcome(
-        response=response,
-        result=result,
-        event_time_us=event_time_us,
-        num_candidates=result.num_candidates,
-        notes=notes,
-    )
+
+
+@dataclass(kw_only=True)
+class Underway:
+    """A request between its light stage and its answer. ``ranking`` are the survivors in light order."""
+
+    request: RankRequest
+    inputs: RequestInputs
+    resolved: Resolved
+    scored: Sequence[Scored]
+    ranking: Ranking
+    settings: Settings
+    deadline: Deadline
+    watch: Stopwatch
+    _calls: Sequence[HeavyCall] = ()
+    _futures: "list[Future[np.ndarray]]" = field(default_factory=list)
+    _degraded: Degraded | None = None
+    _heavy_began: float = 0.0
+
+    @property
+    def patience_s(self) -> float | None:
+        """How long the heavy stage may be waited for; None is for ever."""
+        return None if self.deadline.at == inf else max(self.deadline.remaining_s(), 0.0)
+
+    def start_heavy(self, runner: HeavyRunner) -> "list[Future[np.ndarray]]":
+        """Let the heavy stage run; what to wait for, nothing where it is not asked or cannot be."""
+        self._heavy_began = time.perf_counter()
+        if self.request.stage == "light" or len(self.ranking) == 0:
+            return []
+        try:
+            self._calls = heavy_calls(self.ranking, self.scored, self.inputs.heavy)
+            self._futures = start_calls(runner, self._calls, self.deadline)
+        except Exception as error:
+            self._degraded = _degraded(error)
+        return self._futures
+
+    def finish(self) -> Outcome:
+        """The answer, in light order where the heavy stage is late or failed."""
+        ranking, heavy = self.ranking, None
+        if self._futures:
+            try:
+                results = results_of(self._futures, self.deadline)
+                heavy = heavy_scores(ranking, self.scored, self._calls, results)
+                order = np.argsort(-heavy.utilities, kind="stable")
+                ranking, heavy = ranking.take(order, heavy.utilities[order]), heavy.take(order)
+            except Exception as error:
+                ranking, heavy, self._degraded = self.ranking, None, _degraded(error)
+        self.watch.note("heavy", self._heavy_began)
+        return self._outcome(ranking, heavy)
+
+    def _outcome(self, final: Ranking, heavy: HeavyScores | None) -> Outcome:
+        inputs, notes = self.inputs, self.inputs.notes
+        result = Result(
+            ids=inputs.columns.ids if inputs.columns else None,
+            resolved=self.resolved,
+            scored=self.scored,
+            final=final,
+            heavy=heavy,
+            degraded=self._degraded,
+            notes=notes,
+        )
+        releases = [part.release for part in self.scored]
+        warnings = [*notes.warnings(self.settings), *_age_warnings(releases, self.settings)]
+        response = build_response(self.request, result, warnings, self.watch.timing)
+        return Outcome(
+            response=response,
+            result=result,
+            event_time_us=inputs.event_time_us,
+            num_candidates=result.num_candidates,
+            notes=notes,
+        )
+
+
+def _degraded(error: Exception) -> Degraded:
+    why = unavailable(error)
+    return Degraded(stage="heavy", reason=why.reason, detail=why.detail)
 
 
 def _age_warnings(releases: Sequence[LoadedRelease], settings: Settings) -> list[str]:
@@ -140,79 +220,21 @@ def _age_warnings(releases: Sequence[LoadedRelease], settings: Settings) -> list
     ]
 
 
-def _columns(request: RankRequest, settings: Settings) -> CandidateColumns | None:
-    if request.candidates is None:
-        return None
-    return candidate_columns(request.candidates, max_candidates=settings.max_candidates)
-
-
-def _num_survivors(request: RankRequest, settings: Settings) -> int:
-    survivors_wanted = request.survivors or settings.survivors
-    if survivors_wanted > settings.max_survivors:
-        raise RequestError(f"at most {settings.max_survivors:,}, got {survivors_wanted:,}", field="survivors")
-    return survivors_wanted
-
-
 def _check_deadline(deadline: Deadline, stage: str) -> None:
     if deadline.has_passed:
         raise DeadlineError(f"the deadline passed before {stage}")
 
 
-def _encode(
-    request: RankRequest,
-    columns: CandidateColumns | None,
-    releases: Sequence[LoadedRelease],
-    event_time_us: int,
-    notes: FeatureNotes,
-    settings: Settings,
-) -> tuple[list[Encoded], dict[str, HeavyInput]]:
-    """The query for each tower, and the inputs of each heavy ranker by version; all bad values are found here."""
-    check_lengths(request.query, settings.max_list_length)
-    encoding = QueryEncoding(query=request.query, event_time_us=event_time_us, notes=notes, settings=settings)
-    queries = [encoding.encode(loaded.tower.query_rows, loaded.release.two_tower) for loaded in releases]
-    heavies = {loaded.heavy.version: loaded.heavy for loaded in releases if loaded.heavy is not None}
-    if request.stage == "light":
-        return queries, {}
-    return queries, {version: _heavy_input(heavy, encoding, columns) for version, heavy in heavies.items()}
-
-
-def _heavy_input(heavy: LoadedHeavy, encoding: QueryEncoding, columns: CandidateColumns | None) -> HeavyInput:
-    serving, pair = heavy.serving, None
-    if columns is not None and columns.pair and serving.pair_encoder is not None:
-        pair = encode_pairs(serving.pair_encoder, columns.pair, len(columns.ids)).encoded
-    return HeavyInput(heavy=heavy, query=encoding.encode(serving.query_rows, heavy.version), pair=pair)
-
-
 def _resolve(
     request: RankRequest,
-    columns: CandidateColumns | None,
+    inputs: RequestInputs,
     releases: Sequence[LoadedRelease],
     others: Sequence[LoadedRelease],
     embeddings: Sequence[np.ndarray],
-    num_survivors: int,
     settings: Settings,
 ) -> Resolved:
     """Pools from the candidates, or from the index where there are none."""
     advertisers = request.filters.exclude_advertisers
-    if columns is not None:
-        return resolve(columns, releases, others, advertisers, settings)
-    return retrieve(releases, embeddings, num_survivors, advertisers, settings)
-
-
-def _heavy(
-    request: RankRequest,
-    ranking: Ranking,
-    scored: Sequence[Scored],
-    inputs: dict[str, HeavyInput],
-    deadline: Deadline,
-    executor: Executor | None,
-) -> tuple[Ranking, HeavyScores | None, Degraded | None]:
-    """Survivors in final order with their heavy scores, or in light order with the reason where it has one."""
-    if request.stage == "light" or len(ranking) == 0:
-        return ranking, None, None
-    try:
-        scores = rank_heavy(ranking, scored, inputs, deadline, executor)
-    except HeavyUnavailableError as error:
-        return ranking, None, Degraded(stage="heavy", reason=error.reason, detail=error.detail)
-    order = np.argsort(-scores.utilities, kind="stable")
-    return ranking.take(order, scores.utilities[order]), scores.take(order), None
+    if inputs.columns is not None:
+        return resolve(inputs.columns, releases, others, advertisers, settings)
+    return retrieve(releases, embeddings, inputs.num_survivors, advertisers, settings)

@@ -48,7 +48,12 @@ class Settings(BaseSettings):
         max_index_age_h: Answers from an index whose watermark is older carry a warning; None is no limit.
 
     Work:
-        rank_threads: Requests ranked at the same time.
+        rank_threads: Requests in their light stage at the same time; 0 runs it on the event loop itself.
+        heavy_threads: Calls of heavy rankers at the same time.
+        heavy_batch: Most requests of one call: those that wait when a thread becomes free; 1 serves each alone.
+        heavy_batch_rows: Most survivors of one call that serves several requests.
+        heavy_batch_wait_ms: How long a call waits for others to join it.
+        heavy_queue: Most calls that wait; a request more gets the light order.
         engine_threads: Threads of one operator of one graph.
         query_engine: What runs the query tower; ``auto`` takes, when a release is loaded, the fastest engine here that
             keeps the probabilities and the order of its parity rows. ``adsieve rank`` uses ``onnxruntime_cpu``.
@@ -91,7 +96,12 @@ class Settings(BaseSettings):
     missing_features: Literal["default", "warn", "refuse"] = "default"
     unknown_takedowns: Literal["refuse", "serve"] = "refuse"
 
-    rank_threads: Threads = 2
+    rank_threads: Annotated[int, Field(ge=0, le=256)] = 2
+    heavy_threads: Threads = 1
+    heavy_batch: Annotated[int, Field(ge=1, le=1_024)] = 8
+    heavy_batch_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 2_048
+    heavy_batch_wait_ms: Annotated[float, Field(ge=0, le=1_000)] = 0.0
+    heavy_queue: Annotated[int, Field(ge=1, le=100_000)] = 64
     engine_threads: Threads = 2
     query_engine: EngineChoice = "auto"
     heavy_engine: EngineChoice = "auto"

@@ -14,6 +14,7 @@ SECONDS = (
     *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0),
 )
 COUNTS = (0, 1, 10, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 STAGES = ("decode", "query_tower", "light", "heavy", "total")
 
 
@@ -58,6 +59,18 @@ class Telemetry:
             "adsieve_engine_info",
             "1 for the engine that runs a model.",
             ["scenario", "model", "engine"],
+            registry=registry,
+        )
+        self.heavy_batch_requests = Histogram(
+            "adsieve_heavy_batch_requests",
+            "Requests that one call of the heavy ranker served.",
+            buckets=BATCHES,
+            registry=registry,
+        )
+        self.heavy_wait_seconds = Histogram(
+            "adsieve_heavy_wait_seconds",
+            "Time that the first request of a call waited for the heavy ranker.",
+            buckets=SECONDS,
             registry=registry,
         )
         self.release_failures = Counter(
@@ -112,6 +125,11 @@ class Telemetry:
             ["scenario"],
             registry=registry,
         )
+
+    def heavy_batch(self, requests: int, waited_s: float) -> None:
+        """Count one call of the heavy ranker."""
+        self.heavy_batch_requests.observe(requests)
+        self.heavy_wait_seconds.observe(waited_s)
 
     def observe(self, outcome: Outcome) -> None:
         """Count one ranked request."""

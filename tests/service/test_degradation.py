@@ -1,7 +1,7 @@
 """Deadlines and a heavy ranker that is late, broken or absent: the light order stands, and the answer says why."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,7 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from service.batching import Batcher, BatchLimits
 from service.deadline import Deadline, DeadlineError
+from service.heavy import run_calls
+from service.heavy_runner import BatchedRunner
 from service.ranker import rank
 from service.releases import Snapshot
 from service.wire import decode_request
@@ -53,6 +56,12 @@ def body(example_query, **changes):
     return decode_request(msgspec.json.encode(defaults | changes))
 
 
+@contextmanager
+def heavy_threads():
+    with Batcher("the heavy stage", run_calls, threads=1, limits=BatchLimits()) as batcher:
+        yield BatchedRunner(batcher)
+
+
 def light_order(example_query, snapshot, settings):
     return rank(body(example_query, stage="light"), snapshot, settings, Deadline()).response.ads
 
@@ -60,9 +69,9 @@ def light_order(example_query, snapshot, settings):
 def test_a_late_heavy_ranker_leaves_the_light_order(snapshot, settings, example_query):
     waiting = Waiting(snapshot.releases["shopping"].heavy.serving)
     slow = with_heavy(snapshot, waiting, "shopping", "standard")
-    with ThreadPoolExecutor(1) as executor:
+    with heavy_threads() as runner:
         deadline = Deadline.after_ms(2_000)
-        response = rank(body(example_query), slow, settings, deadline, executor=executor).response
+        response = rank(body(example_query), slow, settings, deadline, runner=runner).response
         waiting.go.set()
     assert (response.degraded.stage, response.degraded.reason) == ("heavy", "deadline")
     assert response.degraded.detail == "it passed in the heavy stage"
@@ -72,9 +81,9 @@ def test_a_late_heavy_ranker_leaves_the_light_order(snapshot, settings, example_
 
 
 def test_a_heavy_ranker_in_time_is_used_with_a_deadline(snapshot, settings, example_query):
-    with ThreadPoolExecutor(1) as executor:
+    with heavy_threads() as runner:
         deadline = Deadline.after_ms(60_000)
-        with_deadline = rank(body(example_query), snapshot, settings, deadline, executor=executor).response
+        with_deadline = rank(body(example_query), snapshot, settings, deadline, runner=runner).response
     without = rank(body(example_query), snapshot, settings, Deadline()).response
     assert with_deadline.degraded is None
     assert with_deadline.ads == without.ads

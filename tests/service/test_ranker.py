@@ -13,8 +13,9 @@ from onnx import numpy_helper
 from contracts.encoding import Encoder
 from contracts.rows import encode_pairs, encode_request
 from service.deadline import Deadline
-from service.ranker import EPOCH, rank
+from service.ranker import rank
 from service.releases import Snapshot
+from service.request_inputs import EPOCH
 from service.settings import Settings
 from service.wire import decode_request
 

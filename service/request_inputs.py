@@ -1,0 +1,81 @@
+"""What a request asks and brings: its columns, its encoded features, how many survivors it wants."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from contracts.encoding import Encoded
+from contracts.errors import RequestError
+from contracts.rows import encode_pairs
+from service.api import RankRequest
+from service.features import FeatureNotes, QueryEncoding, check_lengths, note_unknown
+from service.heavy import HeavyInput
+from service.releases import LoadedHeavy, LoadedRelease
+from service.settings import Settings
+from service.wire import CandidateColumns, candidate_columns
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestInputs:
+    """A request ready for the models.
+
+    Args:
+        columns: Its candidates; None where ads are to be retrieved.
+        num_survivors: Ads for the heavy ranker.
+        event_time_us: Microseconds since 1970 UTC.
+        notes: What was found about its features.
+        queries: One row for the query tower of each release.
+        heavy: By version of the heavy ranker; empty where the light stage alone is asked.
+    """
+
+    columns: CandidateColumns | None
+    num_survivors: int
+    event_time_us: int
+    notes: FeatureNotes
+    queries: list[Encoded]
+    heavy: dict[str, HeavyInput]
+
+
+def request_inputs(request: RankRequest, releases: Sequence[LoadedRelease], settings: Settings) -> RequestInputs:
+    """Check and encode a request for the releases that are to rank it.
+
+    Raises:
+        RequestError: A field has a wrong value, or a policy refuses the request; all bad features are found here.
+    """
+    columns = None
+    if request.candidates is not None:
+        columns = candidate_columns(request.candidates, max_candidates=settings.max_candidates)
+    num_survivors = _num_survivors(request, settings)
+    notes = FeatureNotes(note_unknown(request.query, columns.pair if columns else {}, releases, settings))
+    check_lengths(request.query, settings.max_list_length)
+    event_time_us = ((request.event_time or datetime.now(UTC)) - EPOCH) // MICROSECOND
+    encoding = QueryEncoding(query=request.query, event_time_us=event_time_us, notes=notes, settings=settings)
+    queries = [encoding.encode(loaded.tower.query_rows, loaded.release.two_tower) for loaded in releases]
+    heavies: dict[str, LoadedHeavy] = {}
+    if request.stage == "full":
+        heavies = {loaded.heavy.version: loaded.heavy for loaded in releases if loaded.heavy is not None}
+    return RequestInputs(
+        columns=columns,
+        num_survivors=num_survivors,
+        event_time_us=event_time_us,
+        notes=notes,
+        queries=queries,
+        heavy={version: _heavy_input(heavy, encoding, columns) for version, heavy in heavies.items()},
+    )
+
+
+def _num_survivors(request: RankRequest, settings: Settings) -> int:
+    survivors_wanted = request.survivors or settings.survivors
+    if survivors_wanted > settings.max_survivors:
+        raise RequestError(f"at most {settings.max_survivors:,}, got {survivors_wanted:,}", field="survivors")
+    return survivors_wanted
+
+
+def _heavy_input(heavy: LoadedHeavy, encoding: QueryEncoding, columns: CandidateColumns | None) -> HeavyInput:
+    serving, pair = heavy.serving, None
+    if columns is not None and columns.pair and serving.pair_encoder is not None:
+        pair = encode_pairs(serving.pair_encoder, columns.pair, len(columns.ids)).encoded
+    return HeavyInput(heavy=heavy, query=encoding.encode(serving.query_rows, heavy.version), pair=pair)
