@@ -1,5 +1,6 @@
 """OpenVINO on the CPU, in exact fp32 or in BF16, with its threads, streams and precision set."""
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -238,6 +239,12 @@ def has_bf16() -> bool:
 
 
 def _import_openvino() -> Any:
+    """OpenVINO, without its telemetry, which it does without where that cannot be imported.
+
+    On import it would report home from a process that is forked in a thread; other threads, which may hold locks at
+    that moment, have hung.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         import openvino
     except ImportError as error:
