@@ -177,6 +177,7 @@ class Run:
             measure(servers, cases, self._schedule, self._directory(f"{stage}-load"), measured)
             self._figures.update(memory(servers, f"{stage}, after the load"))
         self._figures.update(measured.figures())
+        self._figures[f"{stage}, largest share of a core that idle systems took"] = measured.bystanders
         self._add_ratios(stage, measured)
         if stage == "light":
             self._alone = measured
@@ -194,7 +195,7 @@ class Run:
         ratios = {name: measured.ratio(case, ADSIEVE, name) for name in SYSTEMS if name != ADSIEVE}
         for name, ratio in ratios.items():
             if (case, name) in measured.loads:
-                self._figures[f"{case[0]}, {MANY} connections, requests/s of adsieve by those of {name}"] = ratio
+                self._figures[f"{case[0]}, {MANY} connections, adsieve by {name}"] = ratio
         wanted = NAIVE_LIGHT if stage == "light" else NAIVE_FULL
         if NAIVE in self._options.systems:
             self._targets.append(Target(f"{stage} stage, times (b) naive", ratios[NAIVE], at_least=wanted))

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.serving_processes import Server
+from benchmarks.serving_processes import Server, uss_mib
 from benchmarks.serving_wrk import Load, run_wrk, write_script
 
 WARM_S = 1.0
@@ -33,9 +33,10 @@ class Measured:
 
     def ratio(self, case: Case, name: str, other: str) -> float:
         """Requests a second of one system by those of another, median of the rounds; NaN where one did not run."""
-        pairs = zip(self.loads.get((case, name), []), self.loads.get((case, other), []), strict=True)
-        found = [ours.rate / theirs.rate for ours, theirs in pairs]
-        return median(found) if found else float("nan")
+        if (case, name) not in self.loads or (case, other) not in self.loads:
+            return float("nan")
+        pairs = zip(self.loads[case, name], self.loads[case, other], strict=True)
+        return median(ours.rate / theirs.rate for ours, theirs in pairs)
 
     def p50(self, case: Case, name: str) -> float:
         """Median of the rounds, milliseconds."""
@@ -45,11 +46,10 @@ class Measured:
         """By case and system."""
         found: dict[str, Any] = {}
         for ((bodies, connections), name), loads in self.loads.items():
-            title = f"{bodies}, {connections} connections, {name}"
-            found[f"{title}, requests/s"] = median(load.rate for load in loads)
-            found[f"{title}, p50 ms"] = median(load.p50 for load in loads)
-            found[f"{title}, p99 ms"] = median(load.p99 for load in loads)
-        return found | {"largest share of a core that idle systems took": self.bystanders}
+            rate, p50, p99 = (median(getattr(load, part) for load in loads) for part in ("rate", "p50", "p99"))
+            told = f"{rate:,.1f} requests/s, p50 {p50:.3f} ms, p99 {p99:.3f} ms"
+            found[f"{bodies}, {connections} connections, {name}"] = told
+        return found
 
 
 def measure(
@@ -80,6 +80,7 @@ def memory(servers: Sequence[Server], title: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for server in servers:
         own = server.uss_mib()
-        found[f"{title}, {server.title}, largest process, MiB USS"] = own[0]
-        found[f"{title}, {server.title}, all {len(own)} processes, MiB USS"] = sum(own)
+        for other in server.beside:
+            found[f"{title}, {server.title}, Redis beside it, MiB USS"] = uss_mib(other.pid)
+        found[f"{title}, {server.title}, MiB USS"] = f"{own[0]:.0f} largest, {sum(own):.0f} all {len(own)} processes"
     return found

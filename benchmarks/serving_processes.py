@@ -67,7 +67,7 @@ class Server:
         found = []
         for process in self.tree():
             try:
-                found.append(process.memory_full_info().uss / 2**20)
+                found.append(uss_mib(process.pid))
             except psutil.Error:
                 continue
         return sorted(found, reverse=True)
@@ -136,6 +136,11 @@ def start(name: str, command: Sequence[str], *, port: int, log: Path, env: Mappi
             command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )
     return Server(name=name, process=process, port=port, log=log)
+
+
+def uss_mib(pid: int) -> float:
+    """Memory of one process that is its own."""
+    return psutil.Process(pid).memory_full_info().uss / 2**20
 
 
 def free_port(count: int = 1) -> int:
