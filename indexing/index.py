@@ -9,7 +9,7 @@
 Shapes: A ads, H heads, D width of a head's vector.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from contracts.release import IndexManifest
 from indexing.arrays import map_array
 from indexing.id_table import IdTable
 from indexing.retrieval import Retrieval
+from indexing.retrieval_gpu import has_gpu
 
 _COLUMNS = ("vectors", "bias", "status", "bids", "objectives", "valid_from", "advertisers")
 
@@ -103,6 +104,10 @@ class Index:
         )
         index._check_lengths()
         return index
+
+    def on_gpu(self) -> "Index":
+        """The same index, searched on a GPU where this machine has one; see ``indexing.retrieval_gpu``."""
+        return replace(self, retrieval=self.retrieval.on_gpu()) if has_gpu() else self
 
     @property
     def scenario(self) -> str:

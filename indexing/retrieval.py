@@ -21,6 +21,7 @@ import numpy as np
 
 from contracts.errors import ArtifactError
 from indexing.arrays import map_array
+from indexing.retrieval_gpu import GpuSearch
 from indexing.retrieval_group import Allowed, Group
 
 IMPRESSION = -1
@@ -55,8 +56,6 @@ class Retrieval:
 
     def on_gpu(self) -> "Retrieval":
         """The same groups with their vectors on the first GPU, searched there; see ``indexing.retrieval_gpu``."""
-        from indexing.retrieval_gpu import GpuSearch
-
         groups = {head: replace(group, device=GpuSearch(group.index)) for head, group in self.groups.items()}
         return Retrieval(groups, self._impression_rows, self._log_bids)
 

@@ -140,7 +140,7 @@ def load_release(
     """
     bundle = open_bundle(paths.two_tower, kind="two_tower")
     heavy_bundle = open_bundle(paths.heavy, kind="heavy") if paths.heavy is not None else None
-    index = Index.open(paths.index)
+    index = Index.open(paths.index).on_gpu()
     check_pairing(bundle.manifest, heavy_bundle.manifest if heavy_bundle else None, index.manifest)
     _check_versions(release, bundle, heavy_bundle, index)
     tower = TwoTowerServing.load(bundle, threads=engine_threads)
