@@ -111,6 +111,7 @@ class Stops:
             first = carried.followed.get(end.log, 0) + 1
             if carried.log not in ("", end.log):
                 carried = _joined(carried, Held(), log_id=end.log, first=first)
+            carried.log = end.log
             if mine is None:
                 return carried
             if mine.log != end.log:

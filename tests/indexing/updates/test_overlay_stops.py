@@ -40,7 +40,7 @@ class Host:
             if update.budget is not UNSET:
                 spent[update.ad_id] = update.budget is not None and update.budget <= 0
         if end is not None:
-            stops.save(end.log, told)
+            stops.save(held.log, told)
             stops.keep(held)
         return {ad_id for states in (down, spent) for ad_id, stopped in states.items() if stopped}
 
