@@ -15,9 +15,10 @@ import logging
 import os
 import secrets
 import shutil
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -25,8 +26,9 @@ import msgspec
 
 from contracts.artifact import MANIFEST, READY, FileEntry, fsync, read_manifest, verify_files
 from contracts.errors import AdsieveError, ArtifactError
+from indexing.redis_chunks import BUFFERS, WrongLengthError, received
 from indexing.redis_connect import Connection
-from indexing.redis_parts import Between, Mark, Part, complain, pipelines, read_mark
+from indexing.redis_parts import Between, Mark, Part, complain, read_mark
 from indexing.store_files import remove_directory
 
 log = logging.getLogger(__name__)
@@ -129,32 +131,27 @@ def _fetch(connection: Connection, part: Part, mark: Mark, aside: Path, between:
     """Write the files, and compare the checksum of each while the next chunks come."""
     hashes = [hashlib.sha256() for _ in mark.files]
     with _created(mark, aside) as files, ThreadPoolExecutor(1) as pool, connection.naming(f"fetching {part.name}"):
-        writing = None
-        for batch in pipelines(mark.chunks(part.name)):
-            pipeline = connection.client.pipeline(transaction=False)
-            for chunk in batch:
-                pipeline.get(chunk.key)
-            contents = pipeline.execute()
-            for chunk, content in zip(batch, contents, strict=True):
-                if content is None or len(content) != chunk.bytes:
-                    found = "missing" if content is None else f"{len(content)} bytes"
-                    raise _damaged(connection, part, mark, f"{chunk.key}: {found}, expected {chunk.bytes} bytes")
-            if writing is not None:
-                writing.result()
-            writing = pool.submit(_write, files, hashes, [chunk.file for chunk in batch], contents)
-            between()
-        if writing is not None:
-            writing.result()
+        writing: deque[Future[None]] = deque()
+        try:
+            with closing(received(connection, mark.chunks(part.name))) as chunks:
+                for chunk, content in chunks:
+                    writing.append(pool.submit(_write, files[chunk.file], hashes[chunk.file], content))
+                    if len(writing) == BUFFERS:
+                        writing.popleft().result()
+                    between()
+        except WrongLengthError as error:
+            raise _damaged(connection, part, mark, str(error)) from error
+        for one in writing:
+            one.result()
     for file, sha256 in zip(mark.files, (one.hexdigest() for one in hashes), strict=True):
         if sha256 != file.sha256:
             what = f"{file.name}: wrong checksum, sha256 {sha256}, expected {file.sha256}"
             raise _damaged(connection, part, mark, what)
 
 
-def _write(files: list[BinaryIO], hashes: list[Any], places: list[int], contents: list[bytes]) -> None:
-    for place, content in zip(places, contents, strict=True):
-        files[place].write(content)
-        hashes[place].update(content)
+def _write(file: BinaryIO, sha256: Any, content: memoryview) -> None:
+    file.write(content)
+    sha256.update(content)
 
 
 @contextmanager

@@ -20,9 +20,13 @@ class LimitedSocket:
         self._socket, self._limit_s = socket, limit_s
         self._deadline = time.monotonic() + limit_s
 
+    def begin(self) -> None:
+        """Grant the whole limit to the answer that is received next."""
+        self._deadline = time.monotonic() + self._limit_s
+
     def sendall(self, data: Any) -> None:
         self._socket.sendall(data)
-        self._deadline = time.monotonic() + self._limit_s
+        self.begin()
 
     def recv(self, *arguments: Any) -> bytes:
         self._check()
@@ -41,9 +45,10 @@ class LimitedSocket:
 
 
 def limited(connection: type[Any], limit_s: float) -> type[Any]:
-    """A kind of redis-py's connections, whose sockets have this limit."""
+    """A kind of redis-py's connections, whose socket, ``limited_socket``, has this limit."""
 
     def connect(self: Any) -> LimitedSocket:
-        return LimitedSocket(connection._connect(self), limit_s)
+        self.limited_socket = LimitedSocket(connection._connect(self), limit_s)
+        return self.limited_socket
 
     return type(f"Limited{connection.__name__}", (connection,), {"_connect": connect})
