@@ -68,8 +68,9 @@ def update(
     opened = opened_store(store, local)
     if not opened.scenarios():
         raise InputError(f"--store {store}: no release here, expected a store that `adsieve index publish` filled")
-    updates = [*_from_files(files or []), *_from_options({name: given or [] for name, given in by_hand.items()})]
     checks = ContentChecks(opened)
+    options = {name: given or [] for name, given in by_hand.items()}
+    updates = [*_from_files(files or [], checks.left_out), *_from_options(options)]
     checks.check(updates)
     carried = _set_aside(opened) if new_log else []
     if not new_log:
@@ -103,7 +104,7 @@ def _set_aside(opened: "OpenStore") -> "list[Update]":
     return stops
 
 
-def _from_files(files: list[str]) -> "Iterator[tuple[str, Update]]":
+def _from_files(files: list[str], left_out: dict[str, str]) -> "Iterator[tuple[str, Update]]":
     from contracts.errors import InputError
     from indexing.update_input import read_lines
     from indexing.update_parquet import read_parquet
@@ -115,7 +116,7 @@ def _from_files(files: list[str]) -> "Iterator[tuple[str, Update]]":
         elif not Path(name).is_file():
             raise InputError(f"{name}: no such file, expected JSON Lines or Parquet")
         elif _is_parquet(Path(name)):
-            yield from read_parquet(Path(name))
+            yield from read_parquet(Path(name), left_out)
         else:
             with open(name, "rb") as lines:
                 yield from read_lines(lines, source=name, now_us=now)

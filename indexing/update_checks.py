@@ -21,10 +21,12 @@ class ContentChecks:
     Args:
         store: Where the releases are.
         unread: Names of features that no current model reads; they are kept for the ones to come.
+        left_out: What columns of the input are that no feature can be read from, by name.
     """
 
     store: Store
     unread: set[str] = field(default_factory=set)
+    left_out: dict[str, str] = field(default_factory=dict)
     _encoders: dict[str, tuple[list[Encoder], tuple[str, ...]]] = field(default_factory=dict)
 
     def check(self, updates: Sequence[tuple[str, Update]]) -> None:
@@ -69,6 +71,9 @@ class ContentChecks:
             if content is None:
                 continue
             lacking = sorted(needed - content.features.keys())
+            for name in lacking:
+                if name in self.left_out:
+                    raise InputError(f"{self.left_out[name]}, which the models of this scenario cannot read")
             if lacking:
                 raise InputError(f"{where}: content.features: lacks {lacking}, which the models of this scenario read")
             if content.objective is not None and content.objective not in objectives:

@@ -18,10 +18,13 @@ _ATTRIBUTES = {**REQUIRED_COLUMNS["ads"], **OPTIONAL_COLUMNS["ads"]}
 _BATCH = 65_536
 
 
-def read_parquet(path: Path) -> Iterator[tuple[str, Update]]:
+def read_parquet(path: Path, left_out: dict[str, str]) -> Iterator[tuple[str, Update]]:
     """Read the rows of a file, in order, each with where it stands. A row's time is its ``valid_from``.
 
     A column of a type that JSON cannot hold (a time, bytes) is no feature and is left out.
+
+    Args:
+        left_out: Takes in what such columns are, by name.
 
     Raises:
         LogError: It is no Parquet, or a column is missing or has a wrong type.
@@ -32,12 +35,17 @@ def read_parquet(path: Path) -> Iterator[tuple[str, Update]]:
     check_columns(dataset.schema, {**REQUIRED_COLUMNS["ads"], **present}, source=path)
     features = [name for name in dataset.schema.names if _is_plain(dataset.schema.field(name).type)]
     features = [name for name in features if name not in _ATTRIBUTES]
+    for other in dataset.schema:
+        if other.name not in _ATTRIBUTES and other.name not in features:
+            left_out[other.name] = f"{path}: column {other.name!r} has type {other.type}"
     first = 0
     for batch in dataset.to_batches(columns=[*present, *features], batch_size=_BATCH):
         table = pa.Table.from_batches([batch])
         times = utc_micros(table["valid_from"], column="valid_from", source=path).tolist()
         columns = {
-            name: (plain_text(table[name]) if name in present and name not in ("bid", "valid_from") else table[name])
+            name: plain_text(table[name])
+            if name in present and name not in ("bid", "valid_from")
+            else _json(table[name])
             for name in [*present, *features]
         }
         values = {name: column.to_pylist() for name, column in columns.items() if name != "valid_from"}
@@ -76,8 +84,14 @@ def _finite(value: Any, name: str) -> Any:
     return value
 
 
+def _json(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A decimal, which the encoders read as a number, as one."""
+    return column.cast(pa.float64()) if pt.is_decimal(column.type) else column
+
+
 def _is_plain(type_: pa.DataType) -> bool:
     if pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_) or pt.is_dictionary(type_):
         return _is_plain(type_.value_type)
     is_text = pt.is_string(type_) or pt.is_large_string(type_)
-    return is_text or pt.is_integer(type_) or pt.is_floating(type_) or pt.is_boolean(type_) or pt.is_null(type_)
+    is_number = pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_)
+    return is_text or is_number or pt.is_boolean(type_) or pt.is_null(type_)

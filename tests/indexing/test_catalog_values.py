@@ -134,7 +134,7 @@ def test_two_columns_of_one_name_are_refused_by_build_and_update(
     build_arguments = ["--two-tower", bundles / "two_tower", "--ads", ads, "--out", tmp_path / "index"]
     result = CliRunner().invoke(app, ["build", *map(str, build_arguments)])
     with pytest.raises(LogError) as of_update:
-        next(read_parquet(ads))
+        next(read_parquet(ads, {}))
     for error in (result.exception, of_update.value):
         assert "ads.parquet: has several columns of one name: ['price']; expected one of each" in str(error)
         assert error.exit_code == 2
