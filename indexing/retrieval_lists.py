@@ -16,8 +16,8 @@ import numpy as np
 
 from indexing.retrieval_files import FlatRows
 
-SAMPLES_PER_LIST = 48
-ITERATIONS = 6
+SAMPLES_PER_LIST = 32
+ITERATIONS = 5
 MIN_LISTS, MAX_LISTS = 4, 4096
 SEED = 1
 _RUN = 16
@@ -25,15 +25,15 @@ _RUN = 16
 
 
 def num_lists(num_ads: int) -> int:
-    """How many lists N ads are divided into: the power of two next to their square root, within bounds.
+    """How many lists N ads are divided into: half the power of two next to their square root, within bounds.
 
-    Then a search compares about as many centroids as ads of a list, and a build each ad with few centroids.
+    Twice as many made a search no faster, and a build has to compare each ad with each of them.
 
     Example:
         >>> [num_lists(ads) for ads in (100, 100_000, 1_000_000, 100_000_000)]
-        [8, 256, 1024, 4096]
+        [4, 128, 512, 4096]
     """
-    return int(np.clip(2 ** round(math.log2(max(num_ads, 1)) / 2), MIN_LISTS, MAX_LISTS))
+    return int(np.clip(2 ** round(math.log2(max(num_ads, 1)) / 2) // 2, MIN_LISTS, MAX_LISTS))
 
 
 def train_lists(flat: FlatRows) -> np.ndarray:
