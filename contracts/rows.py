@@ -174,12 +174,33 @@ def _sequence_columns(name: str, feature: Feature, value: object, path: str, col
 def _event_column(part: SequenceField, values: Sequence[Any], length: int, path: str) -> pa.Array:
     """The most recent ``length`` events; what is older is not even looked at."""
     first = max(0, len(values) - length)
+    usual = _usual_events(part, values[first:])
+    if usual is not None:
+        return pa.array([usual], _event_type(part))
     convert: Callable[[Any, str], Any] = _text if part.kind == "categorical" else parse_time
     kept = [
         None if value is None else convert(value, f"{path}[{position}]")
         for position, value in enumerate(values[first:], first)
     ]
     return pa.array([kept], _event_type(part))
+
+
+def _usual_events(part: SequenceField, values: Sequence[Any]) -> Sequence[Any] | None:
+    """The events as Arrow reads them, where all are text or all epoch milliseconds; None leaves it to one by one."""
+    types = set(map(type, values))
+    if part.kind == "categorical":
+        return values if types == {str} and _is_unicode(values) else None
+    if types == {int} and min(values) >= -_MAX_EPOCH_MS and max(values) <= _MAX_EPOCH_MS:
+        return [value * 1000 for value in values]
+    return None
+
+
+def _is_unicode(texts: Sequence[str]) -> bool:
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _event_type(part: SequenceField) -> pa.DataType:
