@@ -4,34 +4,55 @@
 number of candidates and stage is ranked truly; its outcome is the answer to all that follow.
 """
 
+from dataclasses import dataclass
+
 import adsieve
 from service import rank_route
 from service.api import RankRequest
-from service.ranker import Outcome
-from service.ranker import rank as truly_rank
+from service.deadline import Deadline
+from service.ranker import Outcome, light_stage, rank
+from service.releases import Snapshot
+from service.settings import Settings
 
 
-class FixedRanking:
-    """Stands in for ``service.ranker.rank``."""
+@dataclass(frozen=True)
+class Known:
+    """Stands in for a request between its light stage and its answer."""
+
+    outcome: Outcome
+    patience_s: float | None = None
+
+    def start_heavy(self, runner: object) -> list[object]:
+        """Nothing to wait for."""
+        return []
+
+    def finish(self) -> Outcome:
+        """The answer."""
+        return self.outcome
+
+
+class KnownAnswers:
+    """Stands in for ``service.ranker.light_stage``."""
 
     def __init__(self) -> None:
-        self._outcomes: dict[tuple[int, str], Outcome] = {}
+        self._known: dict[tuple[int, str], Known] = {}
 
-    def __call__(self, request: RankRequest, *arguments: object, **named: object) -> Outcome:
+    def __call__(
+        self, request: RankRequest, snapshot: Snapshot, settings: Settings, deadline: Deadline, **named: object
+    ) -> Known:
         candidates = request.candidates
         ids = candidates.get("ids", []) if isinstance(candidates, dict) else candidates or []
         key = len(ids), request.stage
-        outcome = self._outcomes.get(key)
-        if outcome is None:
-            outcome = self._outcomes[key] = truly_rank(request, *arguments, **named)  # type: ignore[arg-type]
-        return outcome
+        if key not in self._known:
+            self._known[key] = Known(rank(request, snapshot, settings, deadline))
+        return self._known[key]
 
 
 def main() -> None:
     """Serve."""
-    if getattr(rank_route, "rank", None) is not truly_rank:
-        raise RuntimeError("service.rank_route no longer calls service.ranker.rank: serving_floor must be adapted")
-    vars(rank_route)["rank"] = FixedRanking()
+    if getattr(rank_route, "light_stage", None) is not light_stage:
+        raise RuntimeError("service.rank_route no longer calls service.ranker.light_stage: adapt serving_floor")
+    vars(rank_route)["light_stage"] = KnownAnswers()
     adsieve.main()
 
 
