@@ -15,12 +15,12 @@ from contracts.bundle import PARITY_FILE, Bundle
 from contracts.encoding import Encoded, Encoder
 from contracts.errors import MismatchError
 from contracts.probability import sigmoid
-from contracts.row_encoder import RowEncoder
 from contracts.schema import FeatureSchema
 from engines.lookup import LookedUp, TableLookup
 from engines.parity import FP32_GATE, check_parity
 from engines.protocol import Engine
 from engines.select import GATES, Trial
+from heavy_ranker.encoders import HeavyEncoders
 from heavy_ranker.serving_engines import EXACT_ENGINE, GPU_ENGINES, PREPARING_ENGINES, fastest, load_pair
 from heavy_ranker.serving_rows import GroupedRows, similar_sizes
 
@@ -45,7 +45,7 @@ class RequestState:
         return RequestState({name: values[requests] for name, values in self.tensors.items()})
 
 
-class HeavyServing:
+class HeavyServing(HeavyEncoders):
     """Scores encoded ads for encoded requests with the exported graphs of one bundle.
 
     Args:
@@ -74,11 +74,7 @@ class HeavyServing:
         length_buckets: Sequence[int] = (),
         prepared: Sequence[int] = (),
     ) -> None:
-        self.tasks = schema.tasks
-        self.query_encoder = Encoder(schema, "query")
-        self.query_rows = RowEncoder(self.query_encoder)
-        self.ad_encoder = Encoder(schema, "ad")
-        self.pair_encoder = Encoder(schema, "pair") if schema.side_features("pair") else None
+        super().__init__(schema)
         self.engine = ads_engine.name
         self.trials: tuple[Trial, ...] = ()
         self._query_lookup = TableLookup(

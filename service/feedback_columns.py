@@ -95,7 +95,7 @@ class ServedFeatures:
         query, tasks, pair_encoder = loaded.schema.side_features("query"), loaded.tasks, None
         if loaded.heavy is not None:
             query = merged_features(query, loaded.heavy.schema.side_features("query"))
-            tasks, pair_encoder = (*tasks, *loaded.heavy.tasks), loaded.heavy.serving.pair_encoder
+            tasks, pair_encoder = (*tasks, *loaded.heavy.tasks), loaded.heavy.encoders.pair_encoder
         columns = LogColumns(
             column_types(query),
             column_types(pair_encoder.features) if pair_encoder else {},

@@ -108,10 +108,10 @@ def _check_unread(served: Served, loaded: LoadedRelease) -> None:
     """Let the heavy ranker's encoders read what its training will, where no heavy stage did."""
     if loaded.heavy is None:
         return
-    serving, request = loaded.heavy.serving, served.request
-    encode_request(serving.query_encoder, request.query, event_time_us=served.event_time_us)
-    if serving.pair_encoder is not None and isinstance(request.candidates, dict):
-        encode_pairs(serving.pair_encoder, request.candidates, len(request.candidates["ids"]))
+    encoders, request = loaded.heavy.encoders, served.request
+    encode_request(encoders.query_encoder, request.query, event_time_us=served.event_time_us)
+    if encoders.pair_encoder is not None and isinstance(request.candidates, dict):
+        encode_pairs(encoders.pair_encoder, request.candidates, len(request.candidates["ids"]))
 
 
 def _logged(served: Served, owner: int, known: np.ndarray, features: ServedFeatures) -> LoggedRequest:

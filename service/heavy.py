@@ -14,8 +14,8 @@ import numpy as np
 
 from contracts.encoding import Encoded
 from contracts.probability import sigmoid
+from service.heavies import LoadedHeavy
 from service.light import Ranking, Scored
-from service.releases import LoadedHeavy
 
 Reason = Literal["deadline", "failed", "absent", "overloaded"]
 
@@ -109,6 +109,8 @@ def run_calls(calls: Sequence[HeavyCall]) -> list[np.ndarray]:
         ValueError: A logit is not finite.
     """
     serving = calls[0].heavy.serving
+    if serving is None:
+        raise TypeError(f"the heavy ranker {calls[0].heavy.version} is run by another host")
     counts = [len(call.ads) for call in calls]
     state = serving.encode_request(_stacked([call.query for call in calls]))
     pairs = [call.pair for call in calls if call.pair is not None]

@@ -12,12 +12,12 @@ from functools import cached_property
 import numpy as np
 
 from contracts.bundle import PARITY_FILE, Bundle, open_bundle
-from contracts.encoding import Encoded, Encoder
+from contracts.encoding import Encoded
 from contracts.errors import ArtifactError, MismatchError
 from contracts.release import Release, check_pairing
 from contracts.schema import FeatureSchema
 from contracts.utility import ObjectiveColumns
-from heavy_ranker.serving import EXACT_ENGINE, HeavyServing
+from heavy_ranker.serving import EXACT_ENGINE
 from indexing.index import Index, Pins
 from indexing.live import LiveIndex
 from indexing.overlay_private import private_live_index
@@ -25,6 +25,7 @@ from indexing.retriever import Retriever
 from indexing.store import DirectoryStore
 from indexing.store_files import ReleasePaths
 from service.api import Versions
+from service.heavies import LoadedHeavy, load_heavy, missing_row
 from towers.serving import TwoTowerServing, split_pin_embedding
 
 log = logging.getLogger(__name__)
@@ -33,17 +34,6 @@ REQUESTS_FILE = "requests.jsonl"
 
 OpenLive = Callable[[Index, Bundle, Bundle | None], LiveIndex]
 """Puts the updates of the day over an index that these bundles, two-tower and heavy, belong to."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadedHeavy:
-    """A heavy ranker, shared by the releases that name its version. ``no_pair`` is one row of missing pair features."""
-
-    version: str
-    schema: FeatureSchema
-    tasks: tuple[str, ...]
-    serving: HeavyServing
-    no_pair: Encoded | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +121,7 @@ def load_release(
         open_live: Called once everything is checked; returns when the log of updates is in effect.
         engine_threads: Threads of one operator of one graph.
         query_engine: What runs the query tower: the name of an engine, or ``auto``.
-        heavy_engine: The same of the heavy ranker.
+        heavy_engine: The same of the heavy ranker; ``remote`` opens none, another host runs it.
         survivors: Numbers of survivors that most requests have, for which an engine may prepare.
 
     Raises:
@@ -147,7 +137,7 @@ def load_release(
     tower.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
     tower.choose_query_engine(bundle, query_engine, threads=engine_threads)
     log.info("query tower %s runs on %s %s", release.two_tower, tower.engine, "; ".join(map(str, tower.trials)))
-    heavy = _load_heavy(heavy_bundle, serving, engine_threads, heavy_engine, survivors) if heavy_bundle else None
+    heavy = _heavy(heavy_bundle, serving, engine_threads, heavy_engine, survivors) if heavy_bundle else None
     objectives = ObjectiveColumns(bundle.schema.objectives, bundle.schema.tasks)
     index_objectives = objectives.from_other(index.manifest.objectives)
     live = open_live(index, bundle, heavy_bundle)
@@ -174,38 +164,24 @@ def _check_versions(release: Release, tower: Bundle, heavy: Bundle | None, index
         raise MismatchError(f"release {release.release_id} names the versions {named}, the store holds {found}")
 
 
-def _load_heavy(
+def _heavy(
     bundle: Bundle, serving: Snapshot, engine_threads: int, engine: str, survivors: Sequence[int]
 ) -> LoadedHeavy:
     for loaded in serving.releases.values():
         if loaded.heavy is not None and loaded.heavy.version == bundle.manifest.version:
             return loaded.heavy
-    heavy = HeavyServing.load(bundle, threads=engine_threads, engine=engine, prepared=survivors)
-    if not heavy.trials:
-        heavy.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
-    log.info("heavy ranker %s runs on %s %s", bundle.manifest.version, heavy.engine, "; ".join(map(str, heavy.trials)))
-    return LoadedHeavy(
-        version=bundle.manifest.version,
-        schema=bundle.schema,
-        tasks=bundle.schema.tasks,
-        serving=heavy,
-        no_pair=_missing_row(heavy.pair_encoder) if heavy.pair_encoder else None,
-    )
+    return load_heavy(bundle, threads=engine_threads, engine=engine, survivors=survivors)
 
 
 def _cold_ad(tower: TwoTowerServing, heavy: LoadedHeavy | None) -> ColdAd:
-    vectors, bias = split_pin_embedding(tower.embed_ads(_missing_row(tower.ad_encoder)))
-    return ColdAd(pins=Pins(vectors, bias, None), encoded=_missing_row(heavy.serving.ad_encoder) if heavy else None)
+    vectors, bias = split_pin_embedding(tower.embed_ads(missing_row(tower.ad_encoder)))
+    return ColdAd(pins=Pins(vectors, bias, None), encoded=missing_row(heavy.encoders.ad_encoder) if heavy else None)
 
 
 def _known_features(schema: FeatureSchema) -> frozenset[str]:
     query, pair = schema.side_features("query"), schema.side_features("pair")
     fields = {f"query.{name}.{part}" for name, feature in query.items() for part in feature.fields or {}}
     return frozenset({f"query.{name}" for name in query} | {f"candidates.{name}" for name in pair} | fields)
-
-
-def _missing_row(encoder: Encoder) -> Encoded:
-    return encoder.encode({}, num_rows=1, event_time=None, absent="missing").encoded
 
 
 def _saved_requests(bundle: Bundle) -> tuple[bytes, ...]:

@@ -9,8 +9,9 @@ from contracts.errors import RequestError
 from contracts.rows import encode_pairs
 from service.api import RankRequest
 from service.features import FeatureNotes, QueryEncoding, check_lengths, note_unknown
+from service.heavies import LoadedHeavy
 from service.heavy import HeavyInput
-from service.releases import LoadedHeavy, LoadedRelease
+from service.releases import LoadedRelease
 from service.settings import Settings
 from service.wire import CandidateColumns, candidate_columns
 
@@ -75,7 +76,7 @@ def _num_survivors(request: RankRequest, settings: Settings) -> int:
 
 
 def _heavy_input(heavy: LoadedHeavy, encoding: QueryEncoding, columns: CandidateColumns | None) -> HeavyInput:
-    serving, pair = heavy.serving, None
-    if columns is not None and columns.pair and serving.pair_encoder is not None:
-        pair = encode_pairs(serving.pair_encoder, columns.pair, len(columns.ids)).encoded
-    return HeavyInput(heavy=heavy, query=encoding.encode(serving.query_rows, heavy.version), pair=pair)
+    encoders, pair = heavy.encoders, None
+    if columns is not None and columns.pair and encoders.pair_encoder is not None:
+        pair = encode_pairs(encoders.pair_encoder, columns.pair, len(columns.ids)).encoded
+    return HeavyInput(heavy=heavy, query=encoding.encode(encoders.query_rows, heavy.version), pair=pair)

@@ -183,5 +183,5 @@ def _release_labels(loaded: LoadedRelease) -> tuple[str, ...]:
 
 def _engines(loaded: LoadedRelease) -> list[tuple[str, str]]:
     """Models of a release with the engine that runs each."""
-    heavy = [("heavy", loaded.heavy.serving.engine)] if loaded.heavy else []
+    heavy = [("heavy", loaded.heavy.engine)] if loaded.heavy else []
     return [("query_tower", loaded.tower.engine), *heavy]
