@@ -24,7 +24,7 @@ from towers.serving import TwoTowerServing
 THREADS = 2
 SIZES = (1, 2, 15, 17, 255, ROWS - 1, ROWS, ROWS + 1, 2 * ROWS + 77)
 """One ad, odd numbers, what the engine is compiled for, and more."""
-TOLERANCES = {"onnxruntime_cpu": 1e-5, "openvino_fp32": 1e-5, "openvino_bf16": 2e-2}
+TOLERANCES = {"onnxruntime_cpu": 1e-5, "openvino_fp32": 1e-5, "openvino_bf16": 3e-2}
 """Of the length of a head's vector. fp32 has 24 bits, and sums are of some hundred terms; BF16 has 8, and its products
 pass through five layers, each of which may add half a unit in the last place of what it rounds (2**-9) or a few."""
 
@@ -166,6 +166,6 @@ def test_bf16_rounds_and_fp32_does_not(bundle: Bundle, weights: Weights) -> None
         pytest.skip("this CPU has no BF16")
     flat = flat_rows(weights, 64)
     expected = plain_pin_tower(weights, flat)
-    for name, least, most in (("openvino_fp32", 0.0, 1e-5), ("openvino_bf16", 1e-4, 2e-2)):
+    for name, least, most in (("openvino_fp32", 0.0, 1e-5), ("openvino_bf16", 1e-4, 3e-2)):
         error = open_pin_engine(bundle, name, threads=1).run({"flat": flat})["embedding"] - expected
         assert least <= np.linalg.norm(error) / np.linalg.norm(expected) <= most

@@ -45,5 +45,5 @@ def test_no_answer_mixes_versions_whatever_happens_while_it_is_made(new_host):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_no_answer_mixes_versions_on_many_days(new_host):
-    counts = run_days(new_host, max_examples=1500)
-    assert counts["answers after another heavy"] > 500
+    counts = run_days(new_host, max_examples=500)
+    assert counts["answers after another heavy"] > 200
