@@ -91,7 +91,9 @@ class _HiddenFile:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             self._sink = pa.OSFile(str(self._aside), "wb")
-            self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd")
+            # Numbers hardly repeat, and lists of texts compress as well without.
+            texts = [field.name for field in schema if pa.types.is_string(field.type)]
+            self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", use_dictionary=texts)
         except BaseException:
             self._aside.unlink(missing_ok=True)
             self._release()

@@ -86,7 +86,7 @@ class RowReader:
             self.num_cold += len(part.pool.rows) - len(known)
             if len(known):
                 features = self._features_of(part.release)
-                if served.request.stage == "light":
+                if served.result.heavy is None:
                     _check_unread(served, part.release)
                 parts.append(_logged(served, owner, known, features))
         return parts
