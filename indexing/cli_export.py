@@ -50,13 +50,12 @@ def export(
 
 def _of_store(store: str | None, scenario: str | None, local: Path | None) -> Path:
     from contracts.errors import InputError
-    from indexing.stores import open_store
+    from indexing.cli_options import opened_store, unknown_scenario
 
     if store is None or scenario is None:
         raise InputError("expected --index, or --store and --scenario")
-    opened = open_store(store, local=local)
-    opened.refresh()
+    opened = opened_store(store, local)
     release = opened.current(scenario)
     if release is None:
-        raise InputError(f"{store}: no release of scenario {scenario!r}, expected one of {opened.scenarios()}")
+        raise unknown_scenario(opened, scenario)
     return opened.paths(release).index

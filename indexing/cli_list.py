@@ -1,16 +1,21 @@
 """``adsieve index list``: what serves, what a rollback can reach, and how old it is."""
 
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from contracts.console import Json, print_json
-from indexing.cli_options import Local, Store, opened_store
+from indexing.cli_options import Local, Store, opened_store, unknown_scenario
 
 if TYPE_CHECKING:
     from indexing.listing import Listed
+
+
+_LOST = "has lost the releases of {}: they are listed as this host mirrors them, and the next publish brings them back"
 
 
 def list_releases(
@@ -25,20 +30,25 @@ def list_releases(
     `rollback --to`; of `pruned` ones only the record is left. A scenario whose pointer is damaged is listed without it,
     and the exit code is 1, as where the log of updates cannot be read. Lines of it that are damaged are told.
     """
-    from contracts.errors import ArtifactError
+    from contracts.errors import AdsieveError, ArtifactError
     from indexing.listing import listed, recorded
+    from indexing.stores import shown_store
     from indexing.update_warnings import damage
 
     opened, now = opened_store(store, local), datetime.now(UTC)
-    found, damaged, warnings = {}, [], []
-    for name in opened.scenarios() if scenario is None else [scenario]:
+    found, damaged, warnings, known = {}, [], [], opened.scenarios()
+    if known and scenario is not None and scenario not in known:
+        raise unknown_scenario(opened, scenario)
+    for name in known if scenario is None else [scenario]:
         try:
             found[name] = listed(opened.local, name, now)
         except ArtifactError as error:
             damaged.append(f"DAMAGED STORE: {error}")
             found[name] = recorded(opened.local, name, now)
+    with suppress(AdsieveError):  # out of reach, which was told
+        warnings = [f"{shown_store(store)} {_LOST.format(name)}" for name in opened.lost()]
     try:
-        warnings = list(damage(opened.local.update_log()))
+        warnings += damage(opened.local.update_log())
     except ArtifactError as error:
         damaged.append(f"DAMAGED STORE: {error}")
     for line in [*damaged, *(f"warning: {warning}" for warning in warnings)]:
@@ -49,7 +59,8 @@ def list_releases(
     elif any(found.values()):
         _print(found)
     else:
-        print(f"{store}: no release")
+        there = "://" in store or Path(store).is_dir()
+        print(f"{shown_store(store)}: {'no release' if there else 'no such directory, so no release'}")
     if damaged:
         raise typer.Exit(1)
 

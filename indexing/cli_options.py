@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from contracts.errors import InputError
     from indexing.stores import Store as OpenStore
 
 TwoTower = Annotated[
@@ -64,3 +65,13 @@ def opened_store(store: str, local: Path | None) -> "OpenStore":
     except AdsieveError as error:
         typer.echo(f"warning: {error}", err=True)
     return found
+
+
+def unknown_scenario(store: "OpenStore", scenario: str) -> "InputError":
+    """What to raise where a scenario has no release."""
+    from contracts.config_errors import one_of
+    from contracts.errors import InputError
+
+    known = store.scenarios()
+    expected = f"expected {one_of(known)}" if known else "the store holds no release yet"
+    return InputError(f"--scenario {scenario}: has no release in {store.local.root}; {expected}")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from contracts.release import Release
     from indexing.release_gate import Judged
     from indexing.release_limits import ReleaseLimits
+    from indexing.stores import Store as OpenStore
 
 MAX_REASON = 500
 
@@ -78,9 +79,13 @@ def rollback(
 ) -> None:
     """Point a scenario to its release before the current one, after verifying it. Running services follow.
 
-    Updates through the day stay in effect: an ad that was taken down since stays down.
+    `--to` goes to any release that is whole, also to a later one. Updates through the day stay in effect: an ad that
+    was taken down since stays down.
     """
-    _show(opened_store(store, local).rollback(scenario, to), "rolled back to", json)
+    opened = opened_store(store, local)
+    before = _serving(opened, scenario)
+    release = opened.rollback(scenario, to)
+    _show(release, _direction(before, release), json)
 
 
 def pin(release: ReleaseId, store: Store = "store", local: Local = None) -> None:
@@ -131,6 +136,23 @@ def prune(
             f"{store}: content of {len(pruned.waiting):,} ads is in updates alone; it stays in the log until a "
             f"catalogue has it: {some}"
         )
+
+
+def _serving(store: "OpenStore", scenario: str) -> "Release | None":
+    """What serves before a rollback, which restores what is damaged of it."""
+    from contracts.errors import ArtifactError
+
+    try:
+        return store.current(scenario)
+    except ArtifactError:
+        return None
+
+
+def _direction(before: "Release | None", after: "Release") -> str:
+    """What a rollback did, in words."""
+    if before is None or before.number == after.number:
+        return "set to" if before is None else "stays at"
+    return "rolled back to" if after.number < before.number else "gone forward to"
 
 
 def _reason(override: str | None) -> str | None:

@@ -23,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from contracts.artifact import create_aside, fsync, refuse_existing
+from contracts.artifact import create_aside, fsync
+from contracts.errors import InputError
 from contracts.progress import progress
 from contracts.records import STATUSES
 from indexing.arrays import release_pages
@@ -163,16 +164,21 @@ def _appearing(out: Path) -> Iterator[Path]:
 
     Readers of Parquet elsewhere take every file of a directory for data, so there is no mark of completion in it.
     """
-    refuse_existing(out)
+    _refuse_existing(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     aside, lock = create_aside(out)
     written = aside / out.name if out.suffix == SUFFIX else aside
     try:
         yield written
         fsync(aside)
-        refuse_existing(out)
+        _refuse_existing(out)
         os.rename(written, out)
         fsync(out.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
         os.close(lock)
+
+
+def _refuse_existing(out: Path) -> None:
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise InputError(f"--out {out}: exists, and nothing is overwritten; give another path, or remove it first")

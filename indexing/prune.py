@@ -27,6 +27,7 @@ from indexing.store_files import (
     Kind,
     Pointer,
     read_record,
+    record_path,
     remove_directory,
 )
 from indexing.store_recovery import is_whole, read_pointer, readable_releases
@@ -145,7 +146,7 @@ def _pointers(root: Path) -> dict[str, Pointer]:
 
 def _record(root: Path, scenario: str, name: str) -> Release:
     try:
-        return read_record(root / RELEASES / scenario / f"{name}.json", Release)
+        return read_record(record_path(root, scenario, name), Release)
     except ArtifactError as error:
         raise ArtifactError(
             f"{error}; nothing was removed, since its parts are unknown; the next publish leaves it out"

@@ -141,6 +141,10 @@ class RedisStore:
                 log.error("%s is published; bringing back what Redis had lost failed: %s", release.release_id, error)
             return release
 
+    def lost(self) -> Sequence[str]:
+        """Scenarios that the mirror has releases of and Redis has not, as after a restart; ``publish`` repairs it."""
+        return sorted(set(self.scenarios()) - read_pointers(self._connection).raw.keys())
+
     def doubt(self, release: Release) -> None:
         """Have the mirror's parts of a release compared with their checksums, and pulled again where they differ."""
         for part in parts_of(self.root, release):

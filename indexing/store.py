@@ -30,6 +30,7 @@ from indexing.store_files import (
     ReleasePaths,
     place,
     read_record,
+    record_path,
     release_paths,
     remove_leftovers,
     require_updates,
@@ -58,6 +59,10 @@ class DirectoryStore:
 
     def refresh(self) -> None:
         """Nothing: what others publish is in the directory."""
+
+    def lost(self) -> Sequence[str]:
+        """No scenario: this is no mirror."""
+        return ()
 
     def doubt(self, release: Release) -> None:
         """Nothing: no other copy is in reach; the next publish of the original replaces a damaged one."""
@@ -118,7 +123,7 @@ class DirectoryStore:
 
     def release(self, scenario: str, name: str) -> Release:
         """Return one release by its id; ArtifactError where it cannot be read."""
-        return read_record(self.root / RELEASES / scenario / f"{name}.json", Release)
+        return read_record(record_path(self.root, scenario, name), Release)
 
     def pointer(self, scenario: str) -> Pointer | None:
         """Return what serves, what a rollback steps back to and what is pinned; errors as of ``current``."""
@@ -206,11 +211,7 @@ class DirectoryStore:
         return target
 
     def adopt(self, scenario: str, pointer: Pointer, releases: Sequence[Release]) -> None:
-        """Take over what another store says of a scenario: its records, then its pointer.
-
-        Raises:
-            ArtifactError: A part of the release that shall serve is not here yet; the pointer stays.
-        """
+        """Take over another store's records and then pointer; ArtifactError where a part of what shall serve lacks."""
         check_name(scenario, "scenario")
         by_id = {release.release_id: release for release in releases}
         if pointer.release not in by_id or not is_whole(self.root, by_id[pointer.release]):
@@ -285,15 +286,12 @@ class DirectoryStore:
         try:
             self._move(scenario, stepped)
         except AdsieveError:  # another was faster, or told of no success: whoever follows a pointer to it records it
-            self._record_path(release).unlink(missing_ok=True)
+            record_path(self.root, scenario, release.release_id).unlink(missing_ok=True)
             raise
         return release
 
     def _record(self, release: Release) -> None:
-        write_json(self._record_path(release), release)
-
-    def _record_path(self, release: Release) -> Path:
-        return self.root / RELEASES / release.scenario / f"{release.release_id}.json"
+        write_json(record_path(self.root, release.scenario, release.release_id), release)
 
     def _move(self, scenario: str, pointer: Pointer) -> None:
         if self._before_move is not None:

@@ -96,6 +96,11 @@ def release_paths(root: Path, release: Release) -> ReleasePaths:
     )
 
 
+def record_path(root: Path, scenario: str, release_id: str) -> Path:
+    """The file that tells what a release consists of."""
+    return root / RELEASES / scenario / f"{release_id}.json"
+
+
 def verified_parts(two_tower: Path, heavy: Path | None, index: Path) -> Parts:
     """Check every byte of the parts, and that they belong together.
 

@@ -8,7 +8,7 @@ import msgspec
 from contracts.artifact import is_ready
 from contracts.errors import ArtifactError
 from contracts.release import Release
-from indexing.store_files import COPIES, CURRENT, RELEASES, Pointer, read_record, release_paths
+from indexing.store_files import COPIES, CURRENT, RELEASES, Pointer, read_record, record_path, release_paths
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +114,6 @@ def _without_lost(root: Path, scenario: str, pointer: Pointer) -> Pointer | None
 
 def _has_record(root: Path, scenario: str, name: str) -> bool:
     try:
-        return read_record(root / RELEASES / scenario / f"{name}.json", Release).release_id == name
+        return read_record(record_path(root, scenario, name), Release).release_id == name
     except ArtifactError:
         return False

@@ -34,6 +34,10 @@ class Store(Protocol):
         """Bring what others published into ``local``: parts, verified, before the pointers to them; then updates."""
         ...
 
+    def lost(self) -> Sequence[str]:
+        """Scenarios that ``local`` has releases of, and what it mirrors has lost them."""
+        ...
+
     def doubt(self, release: Release) -> None:
         """Tell that a part of a release could not be read: the next ``refresh`` brings it anew where it is damaged."""
         ...

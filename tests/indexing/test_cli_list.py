@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from contracts.errors import ArtifactError
+from contracts.errors import ArtifactError, InputError
 from contracts.release import Judgement
 from indexing.cli import app
 from indexing.config import IndexConfig
@@ -91,3 +91,23 @@ def test_a_log_that_cannot_be_read_fails_the_list_and_refuses_a_publish(
     assert isinstance(refused.exception, ArtifactError)
     assert str(path) in str(refused.exception)
     assert len(DirectoryStore(tmp_path / "store").list("shopping")) == 1
+
+
+def test_a_rollback_says_which_way_it_went(publish_options: list, tmp_path: Path) -> None:
+    store = ["--store", tmp_path / "store"]
+    ids = [json.loads(run("publish", *publish_options, "--json").stdout)["release_id"] for _ in range(2)]
+    go = ["rollback", "--scenario", "shopping", *store]
+    assert run(*go).stdout.startswith(f"shopping: rolled back to {ids[0]}\n")
+    assert run(*go, "--to", ids[0]).stdout.startswith(f"shopping: stays at {ids[0]}\n")
+    assert run(*go, "--to", ids[1]).stdout.startswith(f"shopping: gone forward to {ids[1]}\n")
+    (tmp_path / "store" / "current" / "shopping.json").write_text("{")
+    assert run(*go, "--to", ids[0]).stdout.startswith(f"shopping: set to {ids[0]}\n")
+
+
+def test_what_is_not_there_is_told(publish_options: list, tmp_path: Path) -> None:
+    store = ["--store", tmp_path / "store"]
+    assert f"{tmp_path / 'store'}: no such directory, so no release" in run("list", *store).stdout
+    run("publish", *publish_options)
+    unknown = run("list", *store, "--scenario", "standard").exception
+    assert isinstance(unknown, InputError)
+    assert str(unknown) == f"--scenario standard: has no release in {tmp_path / 'store'}; expected one of 'shopping'"

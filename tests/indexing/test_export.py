@@ -114,7 +114,7 @@ def test_nothing_appears_when_the_export_fails_and_nothing_is_overwritten(
             export_index(index, tmp_path / name)
     assert os.listdir(tmp_path) == []
     export_index(index, tmp_path / name)
-    with pytest.raises(InputError, match="exists"):
+    with pytest.raises(InputError, match="--out .*: exists, and nothing is overwritten; give another path, or remove it"):
         export_index(index, tmp_path / name)
     assert os.listdir(tmp_path) == [name]
 
@@ -130,7 +130,7 @@ def test_the_command_exports_an_index_or_what_serves(path: Path, bundles: Path, 
     assert from_store.exit_code == 0, from_store.output
     assert "in 1 file," in from_store.stdout
     assert (tmp_path / "b.parquet").read_bytes() == (tmp_path / "a.parquet").read_bytes()
-    with pytest.raises(InputError, match="no release of scenario 'other', expected one of"):
+    with pytest.raises(InputError, match="--scenario other: has no release in .*; expected one of 'shopping'"):
         raise run("export", *where, "--scenario", "other").exception  # type: ignore[misc]
     with pytest.raises(InputError, match="expected --index, or --store and --scenario"):
         raise run("export", *where).exception  # type: ignore[misc]
