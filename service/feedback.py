@@ -61,7 +61,6 @@ class FeedbackLog:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        counts.watch_queue(self._queue.__len__)
 
     def __enter__(self) -> "FeedbackLog":
         self._stopping.clear()
@@ -100,6 +99,7 @@ class FeedbackLog:
                 self._num_rows += num_rows
         if not has_room:
             self._counts.dropped("queue_full")
+            self._counts.waiting(len(self._queue))
 
     def is_sampled(self, request_id: str) -> bool:
         """Whether requests of this id are logged."""
@@ -108,6 +108,7 @@ class FeedbackLog:
     def _run(self) -> None:
         self._writer.prepare()
         while not self._stopping.wait(POLL_S):
+            self._counts.waiting(len(self._queue))
             self._drain(lambda: time.sleep(PAUSE_S))
             self._writer.end_if_due()
         self._drain(lambda: None)
@@ -116,9 +117,10 @@ class FeedbackLog:
     def _drain(self, pause: Callable[[], None]) -> None:
         """Write what waits; the file that is due is ended on the way."""
         while self._queue:
+            served = self._queue.popleft()
+            num_rows = served.num_rows
             with self._lock:
-                served = self._queue.popleft()
-                self._num_rows -= served.num_rows
+                self._num_rows -= num_rows
             self._writer.add(served)
             self._writer.end_if_due()
             del served  # while the queue is empty nothing holds a release that was replaced

@@ -1,6 +1,5 @@
 """What the feedback log counts, for Prometheus."""
 
-from collections.abc import Callable
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -36,9 +35,9 @@ class FeedbackCounts:
             "adsieve_feedback_waiting", "Requests that the feedback log's writer has not taken up.", registry=registry
         )
 
-    def watch_queue(self, length: Callable[[], int]) -> None:
-        """Show a queue's length whenever the metrics are read."""
-        self._waiting.set_function(length)
+    def waiting(self, requests: int) -> None:
+        """Note how long the queue is."""
+        self._waiting.set(requests)
 
     def dropped(self, reason: Dropped, requests: int = 1) -> None:
         """Note requests that are in no file."""

@@ -22,7 +22,6 @@ from service.routing import AUTO
 
 _STAGE_NAMES = pa.array(STAGES)
 _LARGEST_BID = np.finfo(np.float32).max
-_RELEASES_REMEMBERED = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,17 +90,21 @@ class RowReader:
                 parts.append(_logged(served, owner, known, features))
         return parts
 
-    def columns_of(self, loaded: LoadedRelease) -> LogColumns:
-        """What requests of a release may fill."""
-        return self._features_of(loaded).columns
+    def columns_of(self, releases: Sequence[LoadedRelease]) -> list[LogColumns]:
+        """What requests of these releases may fill; other releases are forgotten, with the encoders that they had."""
+        found = {_versions(loaded): self._features_of(loaded) for loaded in releases}
+        self._features = found
+        return [features.columns for features in found.values()]
 
     def _features_of(self, loaded: LoadedRelease) -> ServedFeatures:
-        key = (loaded.versions.two_tower, loaded.versions.heavy)
-        if key not in self._features:
-            if len(self._features) >= _RELEASES_REMEMBERED:
-                self._features.clear()
-            self._features[key] = ServedFeatures.of(loaded)
-        return self._features[key]
+        versions = _versions(loaded)
+        if versions not in self._features:
+            self._features[versions] = ServedFeatures.of(loaded)
+        return self._features[versions]
+
+
+def _versions(loaded: LoadedRelease) -> tuple[str, str | None]:
+    return loaded.versions.two_tower, loaded.versions.heavy
 
 
 def _check_unread(served: Served, loaded: LoadedRelease) -> None:
@@ -135,7 +138,7 @@ def _logged(served: Served, owner: int, known: np.ndarray, features: ServedFeatu
         pair=_pair(request, features, pool.positions[known]),
         light={task: part.logits[known, head] for head, task in enumerate(loaded.tasks)},
         teacher=teacher,
-        teacher_version=_versions(loaded, teacher, len(known)),
+        teacher_version=_teacher_versions(loaded, teacher, len(known)),
         columns=features.columns,
     )
 
@@ -154,7 +157,7 @@ def _heavy(result: Result, owner: int, known: np.ndarray, num_ads: int) -> tuple
     return survived[known], teacher
 
 
-def _versions(loaded: LoadedRelease, teacher: Mapping[str, np.ndarray], num_ads: int) -> pa.Array:
+def _teacher_versions(loaded: LoadedRelease, teacher: Mapping[str, np.ndarray], num_ads: int) -> pa.Array:
     """The heavy ranker's version for ads that have one of its logits."""
     if loaded.heavy is None or not teacher:
         return pa.nulls(num_ads, pa.string())

@@ -90,7 +90,7 @@ class FeedbackWriter:
             return
         self._include([one.columns for one in requests])
         if not self._batch.num_served:
-            self._include([self._reader.columns_of(loaded) for loaded in self._releases()])
+            self._include(self._reader.columns_of([*self._releases()]))
         batch = self._batch
         if not batch.num_served:
             batch.began = self._clock()
