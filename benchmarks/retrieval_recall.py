@@ -173,7 +173,7 @@ def exact_best(
         utilities = log_bids.copy()
         utilities[paid] -= np.logaddexp(0, -logits[paid, heads[paid]])
         for mine, mask in zip(best, masks, strict=True):
-            mine.append(top_positions(np.where(mask, utilities, -np.inf), WANTED))
+            mine.append(top_positions(np.where(mask, utilities, -np.inf), min(WANTED, int(np.count_nonzero(mask)))))
     return best
 
 

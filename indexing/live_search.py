@@ -10,7 +10,7 @@ from indexing.index import Pins
 from indexing.retrieval import IMPRESSION, log_bid
 from towers.serving import score
 
-FEW_SHARE = 0.02
+FEW, FEW_SHARE = 16, 0.005
 
 
 def search_scores(
@@ -36,7 +36,7 @@ def search_scores(
 
 def is_few(allowed: np.ndarray) -> bool:
     """Whether so few ads may be found that scoring each costs less than looking for them among all."""
-    return bool(np.count_nonzero(allowed) <= FEW_SHARE * len(allowed))
+    return bool(np.count_nonzero(allowed) <= max(FEW, FEW_SHARE * len(allowed)))
 
 
 def best(scores: np.ndarray, k: int) -> np.ndarray:

@@ -147,10 +147,13 @@ class Group:
         return found
 
     def _probes(self, share: float) -> int:
-        """Lists to look into where ``share`` of the ads is wanted."""
-        if self.rows is not None:
-            return 1
-        return min(math.ceil(self.index.nprobe / max(share, 1 / self.num_lists)), self.num_lists)
+        """Lists to look into where ``share`` of the ads may be found: all where it is 0.
+
+        The best allowed ads stand deeper in the order of all, by 1 / share; the lists that hold them grow slower.
+        """
+        if self.rows is not None or share == 0:
+            return self.num_lists
+        return min(math.ceil(self.index.nprobe / math.sqrt(share)), self.num_lists)
 
     def _parameters(self, probes: int, selector: faiss.IDSelector | None = None) -> faiss.SearchParameters | None:
         if self.rows is None:

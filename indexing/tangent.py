@@ -50,27 +50,39 @@ class Tangents:
         exact = Pins(pins.vectors.astype(np.float32), pins.bias, pins.scales)
         return cls(exact, heads, usable, num_ads)
 
-    def __call__(self, query_embedding: np.ndarray, num_wanted: int) -> tuple[np.ndarray, np.ndarray]:
-        """Slope and offset of each head's tangent, float32 [H], for the ``num_wanted`` best ads of a query [H, D+2]."""
+    def __call__(
+        self, query_embedding: np.ndarray, num_wanted: int, num_allowed: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Slope and offset of each head's tangent, float32 [H].
+
+        Args:
+            query_embedding: [H, D+2].
+            num_wanted: How many of the best ads are asked for.
+            num_allowed: Of how many that may be found; None is all that the sample stands for.
+        """
         pins = self.pins
         logits = score(query_embedding, pins.vectors, pins.bias, pins.scales).astype(np.float64)
         num_heads = logits.shape[1]
         paid = np.flatnonzero(self.heads < num_heads)
         utilities = self.bids.copy()
         utilities[paid] *= sigmoid(logits[paid, self.heads[paid]])
-        share = num_wanted / max(self.num_ads, 1)
+        share = min(num_wanted / max(self.num_ads if num_allowed is None else num_allowed, 1), 1.0)
         best = top_positions(utilities, max(MIN_BEST, round(share * len(utilities))))
         touch = np.array([_touch(logits[:, head], self.heads == head, best) for head in range(num_heads)])
-        slopes = np.maximum(1 - sigmoid(touch), MIN_SLOPE)
-        offsets = -np.logaddexp(0, -touch) - slopes * touch
-        return slopes.astype(np.float32), offsets.astype(np.float32)
+        return tangents_at(touch)
 
-    def steer(self, query_embedding: np.ndarray, num_wanted: int) -> tuple[np.ndarray, np.ndarray]:
-        """The query embedding [H, D+2] and the weights of the heads [H] that an index is to be searched with."""
-        slopes, offsets = self(query_embedding, num_wanted)
-        asked = np.array(query_embedding)
-        asked[:, -1] += offsets / slopes  # the search adds slope times this bias to every score of the head
-        return asked, slopes
+
+def tangents_at(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Slopes and offsets of the tangents to ``log sigmoid`` at these logits, float32 [H] both."""
+    slopes = np.maximum(1 - sigmoid(logits), MIN_SLOPE)
+    return slopes.astype(np.float32), (-np.logaddexp(0, -logits) - slopes * logits).astype(np.float32)
+
+
+def steered(query_embedding: np.ndarray, slopes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """The query embedding [H, D+2] to search an index with, the weights of its heads being ``slopes``."""
+    asked = np.array(query_embedding)
+    asked[:, -1] += offsets / slopes  # the search adds slope times this bias to every score of the head
+    return asked
 
 
 def sample_rows(usable: Callable[[Any], np.ndarray], num_rows: int) -> tuple[np.ndarray, int]:

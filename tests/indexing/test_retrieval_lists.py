@@ -18,7 +18,7 @@ from indexing.retrieval import IMPRESSION, Retrieval, log_bid
 from indexing.retrieval_build import RetrievalReport, build_retrieval
 from indexing.retrieval_files import FlatRows, set_probes
 from indexing.retrieval_lists import ListRanks, num_lists, train_lists
-from indexing.tangent import Tangents, sample_rows
+from indexing.tangent import Tangents, sample_rows, steered
 from towers.serving import score
 
 NUM_ADS, HEAD_DIM, NUM_QUERIES = 24_000, 8, 12
@@ -69,8 +69,8 @@ class Ads:
         rows, count = sample_rows(lambda part: self.status[part] == 0, NUM_ADS)
         heads = np.where(self.heads == IMPRESSION, 2, self.heads)
         pins = _pins(self.vectors[rows], self.bias[rows])
-        asked, weights = Tangents.of(pins, heads[rows], self.bids[rows], count).steer(query, k)
-        return retrieval.search(asked, weights, 4 * k, self.allowed)
+        slopes, offsets = Tangents.of(pins, heads[rows], self.bids[rows], count)(query, k)
+        return retrieval.search(steered(query, slopes, offsets), slopes, 4 * k, self.allowed)
 
 
 def _pins(vectors: np.ndarray, bias: np.ndarray) -> Any:
