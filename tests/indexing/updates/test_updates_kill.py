@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from indexing.compaction import compact
+from indexing.overlay_stops import Stops
+from indexing.stores import open_store
 from indexing.update_log import UpdateLog
 from indexing.update_record import Update
 
 ROOT = Path(__file__).parents[3]
-KILLS = 20
+KILLS, LOT = 20, 500
 APPEND = """
     from indexing.update_record import Update
     number = log.end.seq if log.end else 0
@@ -28,10 +30,11 @@ APPEND = """
 APPLY = """
     from contracts.bundle import open_bundle
     from indexing.index import Index
+    from indexing.overlay_stops import Stops
     from indexing.overlay_writer import OverlayWriter
-    built, towers, heavy = map(Path, sys.argv[3:6])
+    built, towers, heavy, stops = map(Path, sys.argv[3:7])
     bundles = open_bundle(towers), open_bundle(heavy)
-    writer = OverlayWriter(Index.open(built, verify=False), *bundles, log, Path(sys.argv[2]))
+    writer = OverlayWriter(Index.open(built, verify=False), *bundles, log, Path(sys.argv[2]), stops=Stops(stops))
     while True:
         writer.apply_pending(max_contents=3)
         print("applied", flush=True)
@@ -94,7 +97,8 @@ def test_a_writer_that_is_killed_anywhere_is_followed_by_one_that_completes(
     new_day: Any, content: Any, rules: Any, tmp_path: Path
 ) -> None:
     day, rng, said = new_day(tmp_path), random.Random(2), list[Update]()
-    parts = [day.log.directory, day.overlay, day.built.path, day.built.two_tower.path, day.built.heavy.path]
+    stops = tmp_path / "stops"
+    parts = [day.log.directory, day.overlay, day.built.path, day.built.two_tower.path, day.built.heavy.path, stops]
     names = [*day.built.catalogue, *(f"new-{number}" for number in range(10))]
     for round_ in range(KILLS):
         for number in range(40):
@@ -115,3 +119,31 @@ def test_a_writer_that_is_killed_anywhere_is_followed_by_one_that_completes(
         assert rules.seen(live, names) == rules.wanted(rules.expected(day.built.catalogue, said))
         day.restart()
         day.close()
+        down = {one.ad_id for one in Stops(stops).held(None).updates()}
+        assert down == {ad_id for ad_id, is_down in takedowns(said).items() if is_down}
+
+
+def takedowns(said: list[Update]) -> dict[str, bool]:
+    return {one.ad_id: one.takedown for one in said if one.takedown is not None}
+
+
+@pytest.mark.slow
+def test_the_command_that_is_killed_anywhere_took_all_or_nothing(built: Any, tmp_path: Path) -> None:
+    store, lot = tmp_path / "store", tmp_path / "lot.jsonl"
+    open_store(store).publish(two_tower=built.two_tower.path, heavy=built.heavy.path, index=built.path)
+    lot.write_text("".join(f'{{"ad_id": "ad-{number}", "takedown": true}}\n' for number in range(LOT)))
+    command = [sys.executable, "-m", "adsieve", "index", "update", str(lot), "--store", str(store)]
+    started = time.monotonic()
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    lasts_s, rng, numbers = time.monotonic() - started, random.Random(3), list[int]()
+    for turn in range(KILLS):
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            time.sleep(lasts_s * (0.4 + 0.6 * rng.random() if turn % 2 else rng.random()))
+            process.send_signal(signal.SIGKILL)
+        before, numbers = numbers, [update.seq for update in UpdateLog(store / "updates").read()]
+        assert numbers[: len(before)] == before, "nothing that was taken is lost"
+        assert len(numbers) % LOT == 0, "an append is whole or not there"
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    after = list(UpdateLog(store / "updates").read())
+    assert [update.seq for update in after][: len(numbers)] == numbers
+    assert len(after) == len(numbers) + LOT
