@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from adlogs.validate import validate_log
 from contracts.bundle import open_bundle
 from contracts.config import dump_yaml
-from contracts.records import LogPaths
+from contracts.records import LogPaths, utc_micros
 from contracts.schema import save_schema
 from heavy_ranker.score import score_log
 from heavy_ranker.series import bundle_teacher
@@ -28,6 +28,7 @@ from service.app import create_app
 from service.deadline import Deadline
 from service.ranker import rank
 from service.wire import decode_request
+from towers.serving import score, split_pin_embedding
 
 NUM_REQUESTS = 60
 TASKS = ("click", "conversion")
@@ -233,6 +234,42 @@ def compare_teachers(paths, scored):
         np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
         num_compared += len(before)
     return num_compared
+
+
+def test_the_same_towers_find_the_light_logits_again(logged, snapshot, artifacts):
+    """From the log alone too; every logged ad of a scenario against every request of it that ranked it."""
+    loaded, num_compared = snapshot.releases["shopping"], 0
+    ads = pq.read_table(artifacts / "ads" / "shopping")
+    vectors, bias = split_pin_embedding(loaded.tower.embed_ads(loaded.tower.ad_encoder.encode(ads).encoded))
+    place = {ad_id: row for row, ad_id in enumerate(ads["ad_id"].to_pylist())}
+    requests, rows = read(logged.paths.requests).filter(pc.field("scenario") == "shopping"), logged_rows(logged)
+    times = utc_micros(requests["event_time"], column="event_time", source="requests")
+    queries = loaded.tower.embed_query(loaded.tower.query_encoder.encode(requests, event_time=times).encoded)
+    for request_id, query in zip(requests["request_id"].to_pylist(), queries, strict=True):
+        for row in rows[request_id]:
+            at = place[row["ad_id"]]
+            logits = score(query, vectors[at : at + 1], bias[at : at + 1])[0]
+            assert [row[f"light_{task}"] for task in TASKS] == pytest.approx(logits.tolist(), rel=5e-3, abs=5e-3)
+            num_compared += 1
+    assert num_compared > 200
+
+
+def test_a_request_names_the_release_that_answered_it(own_world, own_settings, example_query, tmp_path):
+    settings = own_settings.model_copy(update={"feedback_dir": tmp_path / "log"})
+    answered = {}
+    with TestClient(create_app(settings)) as client:
+        wait_until_ready(client)
+        for generation in (0, 1):
+            if generation:
+                own_world.publish("shopping", generation)
+            while len({versions["two_tower"] for versions in answered.values()}) <= generation:
+                body = make_body(example_query, 0) | {"request_id": f"r-{len(answered)}"}
+                answered[body["request_id"]] = client.post("/rank", json=body).json()["release"]["shopping"]
+    releases = {release.release_id: release for release in own_world.store.list("shopping")}
+    named = read(tmp_path / "log" / "requests")
+    assert named["request_id"].to_pylist() == list(answered)
+    for request_id, release_id in zip(*(named[name].to_pylist() for name in ("request_id", "release")), strict=True):
+        assert releases[release_id].two_tower == answered[request_id]["two_tower"]
 
 
 def test_changed_and_new_ads_are_joined_as_they_served(own_world, own_settings, artifacts, example_query, tmp_path):

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import msgspec
 import numpy as np
 import pyarrow.parquet as pq
+import pydantic
 import pytest
 from fastapi.testclient import TestClient
 from prometheus_client import CollectorRegistry
@@ -29,6 +31,7 @@ from service.feedback_files import FilePair, remove_leftovers
 from service.feedback_rows import Served
 from service.feedback_writer import FeedbackWriter
 from service.ranker import rank
+from service.settings import Settings
 from service.wire import decode_request
 
 SERVE = "import sys; sys.argv = ['adsieve', 'serve', *sys.argv[1:]]; from adsieve import main; main()"
@@ -130,6 +133,38 @@ def test_a_full_queue_drops_and_counts_and_nobody_waits_for_a_disk_that_hangs(tr
     assert one.value("adsieve_feedback_candidates_total") == sum(
         pq.read_metadata(file).num_rows for file in one.files("candidates")
     )
+
+
+def test_threads_that_hand_over_at_once_lose_nothing(trial, answered):
+    one = trial()
+    request, outcome = answered("r")
+    log = FeedbackLog(one.writer, one.counts, share=1.0, max_requests=10**6, max_rows=10**9)
+
+    def hand_over(worker):
+        for number in range(100):
+            named = msgspec.structs.replace(outcome.response, request_id=f"r-{worker}-{number}")
+            log.offer(request, replace(outcome, response=named))
+
+    with log:
+        threads = [threading.Thread(target=hand_over, args=(worker,)) for worker in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(one.ids()) == sorted(f"r-{worker}-{number}" for worker in range(4) for number in range(100))
+    assert one.count("written") == 400
+    for worker in range(4):
+        mine = [name for name in one.ids() if name.startswith(f"r-{worker}-")]
+        assert mine == [f"r-{worker}-{number}" for number in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("share", 1.5), ("share", -0.1), ("queue", 0), ("rows", 0), ("seconds", 0.0), ("seconds", 100_000.0)],
+)
+def test_settings_out_of_range_are_refused(field, value):
+    with pytest.raises(pydantic.ValidationError, match=f"feedback_{field}"):
+        Settings(store="store", **{f"feedback_{field}": value})
 
 
 def test_candidates_that_wait_are_bounded_too(trial, answered):
