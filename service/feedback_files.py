@@ -138,16 +138,17 @@ def _make_directories(directory: Path) -> None:
 
 def remove_leftovers(root: Path) -> int:
     """Remove hidden files whose writer is dead, as nobody holds their lock; returns how many there were."""
-    removed = 0
-    with file_lock(root):
-        for dataset in DATASETS:
-            for left in (root / dataset).rglob(f".*{TEMPORARY_SUFFIX}"):
-                with suppress(FileNotFoundError, BlockingIOError):
-                    handle = os.open(left, os.O_RDONLY)
-                    try:
-                        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        left.unlink()
-                        removed += 1
-                    finally:
-                        os.close(handle)
-    return removed
+    left = [file for dataset in DATASETS for file in (root / dataset).rglob(f".*{TEMPORARY_SUFFIX}")]
+    return sum(_removed_if_abandoned(file, root) for file in left)
+
+
+def _removed_if_abandoned(file: Path, root: Path) -> bool:
+    with file_lock(root), suppress(FileNotFoundError, BlockingIOError):
+        handle = os.open(file, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.unlink()
+            return True
+        finally:
+            os.close(handle)
+    return False
