@@ -1,6 +1,6 @@
 """What the feedback log counts, for Prometheus."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -22,6 +22,8 @@ class FeedbackCounts:
         self._requests = Counter(
             "adsieve_feedback_requests", "Sampled requests, by what became of them.", ["result"], registry=registry
         )
+        for result in ("written", *get_args(Dropped)):
+            self._requests.labels(result)  # 0 from the start, so that a rate of it is known
         self._candidates = Counter(
             "adsieve_feedback_candidates", "Candidates in whole files of the feedback log.", registry=registry
         )
