@@ -114,7 +114,7 @@ def test_nothing_appears_when_the_export_fails_and_nothing_is_overwritten(
             export_index(index, tmp_path / name)
     assert os.listdir(tmp_path) == []
     export_index(index, tmp_path / name)
-    with pytest.raises(InputError, match="--out .*: exists, and nothing is overwritten; give another path, or remove it"):
+    with pytest.raises(InputError, match="--out .*: exists, and nothing is overwritten; give another path"):
         export_index(index, tmp_path / name)
     assert os.listdir(tmp_path) == [name]
 
