@@ -1,0 +1,82 @@
+"""Chunks come whole and in order, or not at all: every answer that a server could give, cut anywhere."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import redis
+
+from indexing.redis_chunks import BUFFERS, WrongLengthError, received
+from indexing.redis_connect import Connection, connect
+from indexing.redis_parts import Chunk
+
+
+@contextmanager
+def giving(answers: bytes, *, then_closed: bool = True) -> Iterator[Connection]:
+    """A client whose server answers whatever is asked first with ``answers``."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        done = threading.Event()
+
+        def serve() -> None:
+            channel, _ = listener.accept()
+            with channel:
+                while b"GET" not in (data := channel.recv(1 << 16)):
+                    channel.sendall(b"+OK\r\n" * data.count(b"*"))
+                channel.sendall(answers)
+                if not then_closed:
+                    done.wait(20)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield connect(f"redis://127.0.0.1:{listener.getsockname()[1]}/0?protocol=2")
+        done.set()
+
+
+def test_chunks_are_what_was_stored(make_server: Callable) -> None:
+    client = connect(make_server().url)
+    rng = np.random.default_rng(0)
+    sizes = [1, 1 << 20, 70_000, 3, 2 << 20, 1, 5, 65_536, 2]
+    chunks = [Chunk(f"chunk-{number}", 0, 0, size) for number, size in enumerate(sizes)]
+    expected = [rng.bytes(size) for size in sizes]
+    for chunk, content in zip(chunks, expected, strict=True):
+        client.client.set(chunk.key, content)
+    kept: list[memoryview] = []
+    for number, (chunk, content) in enumerate(received(client, chunks)):
+        assert chunk is chunks[number]
+        kept.append(content)
+        for place in range(max(0, number - BUFFERS + 1), number + 1):
+            assert bytes(kept[place]) == expected[place]
+        assert client.client.get(chunk.key) == expected[number], "others may ask meanwhile"
+    assert len(kept) == len(chunks)
+    assert list(received(client, [])) == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "error", "message"),
+    [
+        (b"$-1\r\n", WrongLengthError, "a: missing, expected 3 bytes"),
+        (b"_\r\n", WrongLengthError, "a: missing, expected 3 bytes"),
+        (b"$2\r\nxy\r\n", WrongLengthError, "a: 2 bytes, expected 3 bytes"),
+        (b"$3\r\nxyz\r\n$4\r\nabcd\r\n", WrongLengthError, "b: 4 bytes, expected 3 bytes"),
+        (b"-LOADING Redis is loading\r\n", redis.ResponseError, "LOADING Redis is loading"),
+        (b":3\r\n", redis.InvalidResponse, "expected the length of a, got b':3'"),
+        (b"$x\r\n", redis.InvalidResponse, r"expected the length of a, got b'\$x'"),
+        (b"", redis.ConnectionError, "closed"),
+        (b"$3", redis.ConnectionError, "closed"),
+        (b"$3\r\nxy", redis.ConnectionError, "closed"),
+        (b"$3\r\nxyz\r", redis.ConnectionError, "closed"),
+        (b"$3\r\nxyz\r\n", redis.ConnectionError, "closed"),
+    ],
+)
+def test_any_other_answer_is_an_error(answers: bytes, error: type[Exception], message: str) -> None:
+    chunks: Sequence[Chunk] = [Chunk("a", 0, 0, 3), Chunk("b", 0, 3, 3)]
+    with giving(answers) as client, pytest.raises(error, match=message):
+        list(received(client, chunks))
+
+
+def test_an_answer_that_stops_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADSIEVE_REDIS_TIMEOUT_S", "0.2")
+    with giving(b"$3\r\nx", then_closed=False) as client, pytest.raises(redis.TimeoutError):
+        list(received(client, [Chunk("a", 0, 0, 3)]))
