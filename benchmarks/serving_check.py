@@ -98,7 +98,7 @@ def check_server(server: Server, bodies: Sequence[Mapping[str, Any]], expected: 
     for body, wanted in zip(bodies[:count], expected, strict=False):
         answer = httpx.post(server.url, content=msgspec.json.encode(body), headers=server.all_headers, timeout=120)
         answer.raise_for_status()
-        error = max(error, _compare(server.name, answered_ids(server, answer), wanted, tolerance))
+        error = max(error, compare(server.name, answered_ids(server, answer), wanted, tolerance))
     return error
 
 
@@ -111,7 +111,8 @@ def answered_ids(server: Server, answer: httpx.Response) -> list[str]:
     return [ad["ad_id"] for ad in ads] if server.name == NAIVE else ads["ids"]
 
 
-def _compare(name: str, ids: list[str], wanted: Expected, tolerance: float) -> float:
+def compare(name: str, ids: list[str], wanted: Expected, tolerance: float) -> float:
+    """The largest error of an answer, in bids; raises DifferentAnswerError."""
     if len(ids) != wanted.count or len(set(ids)) != len(ids) or not set(ids) <= set(wanted.utilities):
         raise DifferentAnswerError(f"{name}: {len(ids)} ads, expected {wanted.count} different ones of the best")
     survived = set(ids) if wanted.light is not None else set(wanted.utilities)

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.serving_processes import Server, uss_mib
+from benchmarks.serving_processes import Server, memory_of
 from benchmarks.serving_wrk import Load, run_wrk, write_script
 
 WARM_S = 1.0
@@ -76,11 +76,14 @@ def measure(
 
 
 def memory(servers: Sequence[Server], title: str) -> dict[str, Any]:
-    """USS of the largest process, which is a worker, and of all processes together; Redis beside it."""
+    """USS of the largest process, which is a worker, and of all processes together; of Redis beside it."""
     found: dict[str, Any] = {}
     for server in servers:
-        own = server.uss_mib()
+        own = server.memory()
+        total, worker = sum(one.uss_mib for one in own), own[0]
         for other in server.beside:
-            found[f"{title}, {server.title}, Redis beside it, MiB USS"] = uss_mib(other.pid)
-        found[f"{title}, {server.title}, MiB USS"] = f"{own[0]:.0f} largest, {sum(own):.0f} all {len(own)} processes"
+            found[f"{title}, {server.title}, Redis beside it, MiB USS"] = memory_of(other.pid).uss_mib
+        found[f"{title}, {server.title}, MiB USS"] = (
+            f"{worker.uss_mib:.0f} largest, {worker.anonymous_mib:.0f} of it no file's; {total:.0f} all {len(own)} processes"
+        )
     return found

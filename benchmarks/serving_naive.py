@@ -89,7 +89,7 @@ class NaiveRanker:
 
     def __init__(self, directory: Path, client: "redis.Redis") -> None:
         tower = open_bundle(directory / "two_tower")
-        self._encode, self._tower = QueryEncoder(query_spec(tower)), NaiveQueryTower(tower)
+        self._encode, self._tower = QueryEncoder(query_spec(tower.schema)), NaiveQueryTower(tower)
         self._tasks, self._redis = tower.schema.tasks, client
         self._heavy = None
         if (directory / "heavy").exists():

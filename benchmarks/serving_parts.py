@@ -119,7 +119,7 @@ def _ours(asked: Sequence[Asked], snapshot: Snapshot, release: LoadedRelease, se
 
 def _naive(world: World, bodies: Sequence[Mapping[str, Any]]) -> dict[str, Call]:
     bundle = open_bundle(world.two_tower)
-    tower, encode = NaiveQueryTower(bundle), QueryEncoder(query_spec(bundle))
+    tower, encode = NaiveQueryTower(bundle), QueryEncoder(query_spec(bundle.schema))
 
     def path(place: int, threads: int) -> object:
         torch.set_num_threads(threads)

@@ -62,15 +62,15 @@ class Server:
         root = psutil.Process(self.process.pid)
         return [root, *root.children(recursive=True)]
 
-    def uss_mib(self) -> list[float]:
-        """Memory of each process that is its own, largest first."""
+    def memory(self) -> list["Memory"]:
+        """Of each process, largest first."""
         found = []
         for process in self.tree():
             try:
-                found.append(uss_mib(process.pid))
-            except psutil.Error:
+                found.append(memory_of(process.pid))
+            except (psutil.Error, OSError):
                 continue
-        return sorted(found, reverse=True)
+        return sorted(found, key=lambda one: one.uss_mib, reverse=True)
 
     def cpu_s(self) -> float:
         """Processor time so far of all its processes that live."""
@@ -138,9 +138,22 @@ def start(name: str, command: Sequence[str], *, port: int, log: Path, env: Mappi
     return Server(name=name, process=process, port=port, log=log)
 
 
-def uss_mib(pid: int) -> float:
-    """Memory of one process that is its own."""
-    return psutil.Process(pid).memory_full_info().uss / 2**20
+@dataclass(frozen=True)
+class Memory:
+    """Of one process: what would be freed if it ended, and of it what is not a page of a file.
+
+    Pages of a mapped file count as its own where no other process maps the file, as with a single worker.
+    """
+
+    uss_mib: float
+    anonymous_mib: float
+
+
+def memory_of(pid: int) -> Memory:
+    """As the system tells it now."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    anonymous = int(status.split("RssAnon:")[1].split()[0]) / 1024
+    return Memory(psutil.Process(pid).memory_full_info().uss / 2**20, anonymous)
 
 
 def free_port(count: int = 1) -> int:

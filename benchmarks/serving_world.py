@@ -26,6 +26,7 @@ from contracts.bundle import PARITY_FILE, WEIGHTS_FILE, Bundle, seal_bundle
 from contracts.encoding import Encoded, Encoder
 from contracts.probability import sigmoid
 from contracts.rows import encode_request
+from contracts.schema import FeatureSchema
 from contracts.sequence_encoder import age_edges
 from indexing.index import Index
 from modeling.profile import PROFILE_FILE, side_profile
@@ -134,7 +135,7 @@ def _seal_towers(target: Path, num_ads: int) -> Bundle:
     )
 
 
-def _encoded_query(schema: Any, query: dict[str, Any]) -> Encoded:
+def _encoded_query(schema: FeatureSchema, query: dict[str, Any]) -> Encoded:
     moment = int(EVENT_TIME.timestamp() * 1e6)
     return encode_request(Encoder(schema, "query"), query, event_time_us=moment)[0]
 
@@ -189,12 +190,11 @@ def _write_plain(directory: Path, bundle: Bundle, index: Index) -> None:
         if name.startswith("tables."):
             np.save(directory / "tables" / f"{name.removeprefix('tables.')}.npy", values)
     shutil.copy(bundle.file("query_tower.onnx"), directory)
-    write_json(directory / "spec.json", query_spec(bundle))
+    write_json(directory / "spec.json", query_spec(bundle.schema))
 
 
-def query_spec(bundle: Bundle) -> dict[str, Any]:
+def query_spec(schema: FeatureSchema) -> dict[str, Any]:
     """Where each feature of a query stands, in words that need none of this project's code."""
-    schema = bundle.schema
     layout, tables = Encoder(schema, "query").layout, schema.all_tables()
 
     def id_column(column: Any) -> dict[str, Any]:
