@@ -1,7 +1,6 @@
 """Routes that move or re-read the store's pointer, behind a bearer token."""
 
 import asyncio
-import hmac
 from typing import Any
 
 import msgspec
@@ -14,9 +13,9 @@ from indexing.stores import Store, open_store
 from service.body import read_body
 from service.follower import Follower
 from service.openapi import answers, body
-from service.problems import HttpProblem
 from service.settings import Settings
 from service.status import Releases, RollbackRequest, ServingRelease, releases, serving_release
+from service.tokens import require_token
 from service.wire import JSON, decode
 
 MAX_BODY_BYTES = 64 << 10
@@ -27,7 +26,9 @@ PROBLEMS = (400, 401, 409, 413, 422)
 def admin_router(follower: Follower, settings: Settings) -> APIRouter:
     """The routes over one follower. Without a token in the settings they answer 401 to everybody."""
     router = APIRouter(prefix="/admin")
-    token = settings.admin_token.get_secret_value() if settings.admin_token else None
+
+    def require_admin(request: Request) -> None:
+        require_token(request.headers.get("authorization"), settings.admin_token, setting="ADSIEVE_ADMIN_TOKEN")
 
     @router.post(
         "/rollback",
@@ -37,7 +38,7 @@ def admin_router(follower: Follower, settings: Settings) -> APIRouter:
         openapi_extra=body(RollbackRequest) | SECURITY,
     )
     async def rollback(request: Request) -> Response:
-        require_token(request, token)
+        require_admin(request)
         wanted = decode(
             await read_body(request.headers.get("content-length"), request.receive, MAX_BODY_BYTES), RollbackRequest
         )
@@ -52,25 +53,11 @@ def admin_router(follower: Follower, settings: Settings) -> APIRouter:
         openapi_extra=SECURITY,
     )
     async def reload(request: Request) -> Response:
-        require_token(request, token)
+        require_admin(request)
         await asyncio.to_thread(follower.poll, retry_failed=True)
         return _json(await asyncio.to_thread(releases, follower))
 
     return router
-
-
-def require_token(request: Request, token: str | None) -> None:
-    """Refuse a request whose ``Authorization: Bearer`` is not the token; the comparison takes constant time.
-
-    Raises:
-        HttpProblem: 401.
-    """
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    # Headers are read as Latin-1, so this gives back the bytes that were sent.
-    is_right = hmac.compare_digest(given.strip().encode("latin-1"), (token or "").encode())
-    if token is None or scheme.lower() != "bearer" or not is_right:
-        detail = "expected the header Authorization: Bearer TOKEN with the token of ADSIEVE_ADMIN_TOKEN"
-        raise HttpProblem(401, "token", detail, headers={"WWW-Authenticate": "Bearer"})
 
 
 def _roll_back(store: Store, follower: Follower, scenario: str) -> ServingRelease:

@@ -1,43 +1,27 @@
 """The HTTP application: a factory and a lifespan. Importing this module does nothing."""
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
-from typing import Any
 
 from fastapi import FastAPI
-from starlette.types import Receive, Scope, Send
 
 from indexing.stores import open_store
 from service.admin import admin_router
 from service.feedback import feedback_log
 from service.follower import Follower
 from service.health import health_router
+from service.hot import HotApplication
 from service.openapi import document
 from service.problems import add_problem_handlers
 from service.rank_route import PATH, RankRoute, rank_router
+from service.repeat import repeating
 from service.settings import Settings
 from service.telemetry import Telemetry
 from service.workers import Workers
 
 log = logging.getLogger(__name__)
-
-
-class Application(FastAPI):
-    """FastAPI for everything but the hot path: POST /rank goes past its layers to a raw ASGI callable."""
-
-    def __init__(self, rank: RankRoute, **options: Any) -> None:
-        super().__init__(**options)
-        self._rank = rank
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == PATH and scope["method"] == "POST":
-            await self._rank(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -47,8 +31,8 @@ def create_app(settings: Settings) -> FastAPI:
     """
     telemetry = Telemetry()
     store = open_store(settings.store, local=settings.local)
-    follower = Follower(store.local, settings, telemetry, doubt=store.doubt)
-    workers = Workers(settings, telemetry.heavy_batch)
+    workers = Workers(settings, telemetry.heavy_batch, remote=settings.heavy_url is not None)
+    follower = Follower(store.local, settings, telemetry, doubt=store.doubt, workers=workers)
     feedback = feedback_log(settings, telemetry.feedback, follower)
 
     @asynccontextmanager
@@ -58,20 +42,15 @@ def create_app(settings: Settings) -> FastAPI:
             if store.local is not store:
                 repeated.append((partial(follower.attempt, "refresh", store.refresh), settings.update_interval_s))
             # Threads of their own: updates wait neither for a release that loads nor for a route that does.
-            threads = ThreadPoolExecutor(len(repeated), thread_name_prefix="follow")
-            tasks = [asyncio.create_task(_repeat(threads, work, interval_s)) for work, interval_s in repeated]
             try:
-                yield
+                async with repeating(repeated):
+                    yield
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                threads.shutdown(cancel_futures=True)
                 follower.close()
 
     rank = RankRoute(follower, settings, telemetry, workers, feedback)
-    app = Application(
-        rank,
+    app = HotApplication(
+        {PATH: rank},
         title="adsieve",
         version="1",
         description="The lightweight ranking stage of an ads pipeline.",
@@ -85,13 +64,3 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(admin_router(follower, settings))
     add_problem_handlers(app, retry_after_s=settings.retry_after_s)
     return app
-
-
-async def _repeat(threads: Executor, work: Callable[[], None], interval_s: float) -> None:
-    """Do something again and again for ever, in a thread of its own: it may block, the event loop may not."""
-    while True:
-        try:
-            await asyncio.get_running_loop().run_in_executor(threads, work)
-        except Exception:
-            log.exception("%s failed", work)
-        await asyncio.sleep(interval_s)

@@ -23,11 +23,15 @@ def serve(
     local: Local = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all interfaces.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 8000,
+    role: Annotated[
+        Literal["rank", "heavy"],
+        typer.Option(help="rank answers /rank; heavy runs heavy rankers for hosts whose ADSIEVE_HEAVY_URL it is."),
+    ] = "rank",
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(case_sensitive=False, help="Least level shown.")
     ] = "info",
 ) -> None:
-    """Serve POST /rank over HTTP, following the releases of a store.
+    """Serve POST /rank over HTTP, following the releases of a store; or, with --role heavy, the heavy stage alone.
 
     Limits and policies come from ADSIEVE_* variables, such as ADSIEVE_UNKNOWN_ADS=score or ADSIEVE_MAX_IN_FLIGHT=128;
     the admin routes need ADSIEVE_ADMIN_TOKEN. The store may still be empty: a release is picked up once published.
@@ -42,10 +46,12 @@ def serve(
     import uvicorn
 
     from service.app import create_app
+    from service.heavy_role import create_heavy_app
 
     faiss.omp_set_num_threads(settings.engine_threads)
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    config = uvicorn.Config(create_app(settings), host=host, port=port, log_level=log_level, access_log=False)
+    app = create_app(settings) if role == "rank" else create_heavy_app(settings)
+    config = uvicorn.Config(app, host=host, port=port, log_level=log_level, access_log=False)
     with listener, suppress(KeyboardInterrupt):  # raised again by the server once it is down
         uvicorn.Server(config).run(sockets=[listener])
 

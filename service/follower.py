@@ -9,13 +9,18 @@ from dataclasses import dataclass, field, replace
 from contracts.errors import ArtifactError
 from contracts.release import Release
 from indexing.store import DirectoryStore
+from service.heavies import REMOTE, usual_survivors
 from service.overlays import Overlays, overlay_name, overlay_root
 from service.releases import LoadedRelease, Snapshot, load_release
 from service.settings import Settings
 from service.telemetry import Telemetry
-from service.warmup import warm_up
+from service.warmup import wait_for_heavy, warm_up
+from service.workers import Workers
 
 log = logging.getLogger(__name__)
+
+HEAVY_PATIENCE_S = 10.0
+"""How long a new release waits for another host to open its heavy ranker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,7 @@ class Follower:
         store: Whose pointers and updates are followed, on this host: the mirror of a Redis store.
         settings: Threads, policies, pauses.
         telemetry: Counts failures and shows what serves.
+        workers: Ask the heavy host, where another host runs the heavy stage; None where this process does.
         doubt: Told of a release whose files could not be read, so that a mirror fetches what is damaged again.
     """
 
@@ -49,7 +55,9 @@ class Follower:
         telemetry: Telemetry,
         *,
         doubt: Callable[[Release], None] = lambda release: None,
+        workers: Workers | None = None,
     ) -> None:
+        self._workers = workers
         self._store, self._settings, self._telemetry, self._doubt = store, settings, telemetry, doubt
         self._overlays = Overlays(
             overlay_root(settings, store),
@@ -191,13 +199,16 @@ class Follower:
                 open_live=self._overlays.open,
                 engine_threads=self._settings.engine_threads,
                 query_engine=self._settings.query_engine,
-                heavy_engine=self._settings.heavy_engine,
+                heavy_engine=REMOTE if self._settings.heavy_url else self._settings.heavy_engine,
                 survivors=usual_survivors(self._settings.survivors),
             )
         except (ArtifactError, OSError):
             self._doubt(release)
             raise
-        num_requests = warm_up(loaded, self._settings)
+        runner = self._workers.heavy if self._workers is not None and self._workers.is_remote else None
+        if runner is not None and loaded.heavy is not None:
+            wait_for_heavy(loaded, self._settings, runner, patience_s=HEAVY_PATIENCE_S)
+        num_requests = warm_up(loaded, self._settings, runner)
         log.info("release %s loaded, warmed up with %d saved requests", release.release_id, num_requests)
         return loaded
 
@@ -240,13 +251,3 @@ class Follower:
 
 def _overlay_of(loaded: LoadedRelease) -> str:
     return overlay_name(loaded.index, with_heavy=loaded.heavy is not None)
-
-
-def usual_survivors(survivors: int) -> tuple[int, ...]:
-    """Numbers of survivors that a heavy ranker's engine prepares for: the usual one, and a third for short lists.
-
-    Example:
-        >>> usual_survivors(100)
-        (34, 100)
-    """
-    return tuple(sorted({-(-survivors // 3), survivors}))

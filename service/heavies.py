@@ -73,3 +73,13 @@ def _serving(bundle: Bundle, threads: int, engine: str, survivors: Sequence[int]
     trials = "; ".join(map(str, serving.trials))
     log.info("heavy ranker %s runs on %s %s", bundle.manifest.version, serving.engine, trials)
     return serving
+
+
+def usual_survivors(survivors: int) -> tuple[int, ...]:
+    """Numbers of survivors that a heavy ranker's engine prepares for: the usual one, and a third for short lists.
+
+    Example:
+        >>> usual_survivors(100)
+        (34, 100)
+    """
+    return tuple(sorted({-(-survivors // 3), survivors}))

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from contracts.errors import AdsieveError
 from service.batching import Batcher, QueueFullError
 from service.deadline import Deadline, DeadlineError
 from service.heavy import HeavyCall, HeavyUnavailableError, run_calls
@@ -80,5 +81,5 @@ def unavailable(error: Exception) -> HeavyUnavailableError:
             return HeavyUnavailableError("deadline", str(error))
         case QueueFullError():
             return HeavyUnavailableError("overloaded", str(error))
-    log.error("heavy ranker failed", exc_info=error)
+    log.error("the heavy stage failed: %s", error, exc_info=None if isinstance(error, AdsieveError) else error)
     return HeavyUnavailableError("failed", f"{type(error).__name__}: {error}")

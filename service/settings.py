@@ -54,6 +54,13 @@ class Settings(BaseSettings):
         heavy_batch_rows: Most survivors of one call that serves several requests.
         heavy_batch_wait_ms: How long a call waits for others to join it.
         heavy_queue: Most calls that wait; a request more gets the light order.
+        heavy_url: Of a host that runs the heavy stage (``adsieve serve --role heavy``), such as http://heavy:8001; None
+            runs it in this process.
+        heavy_token: Bearer token that the heavy host asks for, if it asks for one.
+        heavy_timeout_ms: How long an answer of the heavy host is waited for, whatever the request's deadline.
+        heavy_connections: To the heavy host, at most.
+        heavy_failures: Calls that fail in a row after which the heavy host is left alone for a while.
+        heavy_pause_s: The while; then one call tries.
         engine_threads: Threads of one operator of one graph.
         query_engine: What runs the query tower; ``auto`` takes, when a release is loaded, the fastest engine here that
             keeps the probabilities and the order of its parity rows. ``adsieve rank`` uses ``onnxruntime_cpu``.
@@ -102,6 +109,12 @@ class Settings(BaseSettings):
     heavy_batch_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 2_048
     heavy_batch_wait_ms: Annotated[float, Field(ge=0, le=1_000)] = 0.0
     heavy_queue: Annotated[int, Field(ge=1, le=100_000)] = 64
+    heavy_url: str | None = None
+    heavy_token: SecretStr | None = None
+    heavy_timeout_ms: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_MS)] = 1_000.0
+    heavy_connections: Annotated[int, Field(ge=1, le=1_024)] = 16
+    heavy_failures: Annotated[int, Field(ge=1, le=1_000)] = 5
+    heavy_pause_s: Annotated[float, Field(gt=0, le=3_600)] = 2.0
     engine_threads: Threads = 2
     query_engine: EngineChoice = "auto"
     heavy_engine: EngineChoice = "auto"

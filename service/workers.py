@@ -5,43 +5,39 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import TracebackType
 
+import numpy as np
+
 from service.batching import Batcher, BatchLimits
-from service.heavy import run_calls
+from service.heavy import HeavyCall, run_calls
 from service.heavy_runner import BatchedRunner, HeavyRunner
+from service.remote_heavy import RemoteRunner
 from service.settings import Settings
 
 
 class Workers:
-    """Threads that prepare requests, and threads that run the heavy ranker, which never wait for one another.
+    """Threads that prepare requests, and what runs the heavy ranker; they never wait for one another.
 
     Args:
-        settings: How many of each, and how calls of the heavy ranker are put together.
+        settings: How many threads, how calls of the heavy ranker are put together, where another host runs them.
         observe: Told of each batch of the heavy ranker: calls, and seconds that the first of them waited.
+        remote: Whether another host runs the heavy stage.
     """
 
-    def __init__(
-        self, settings: Settings, observe: Callable[[int, float], None] = lambda calls, waited_s: None
-    ) -> None:
-        self._settings, self._observe = settings, observe
+    def __init__(self, settings: Settings, observe: Callable[[int, float], None], *, remote: bool) -> None:
+        self._settings, self._observe, self._is_remote = settings, observe, remote
         self._stack: ExitStack | None = None
         self._rank: ThreadPoolExecutor | None = None
         self._heavy: HeavyRunner | None = None
 
     def __enter__(self) -> "Workers":
-        settings = self._settings
-        limits = BatchLimits(
-            calls=settings.heavy_batch,
-            rows=settings.heavy_batch_rows,
-            wait_s=settings.heavy_batch_wait_ms / 1000,
-            waiting=settings.heavy_queue,
-        )
         with ExitStack() as stack:
-            if settings.rank_threads:
-                self._rank = stack.enter_context(ThreadPoolExecutor(settings.rank_threads, "rank"))
-            batcher = Batcher(
-                "the heavy stage", run_calls, threads=settings.heavy_threads, limits=limits, observe=self._observe
+            if self._settings.rank_threads:
+                self._rank = stack.enter_context(ThreadPoolExecutor(self._settings.rank_threads, "rank"))
+            self._heavy = (
+                stack.enter_context(RemoteRunner(self._settings))
+                if self._is_remote
+                else BatchedRunner(stack.enter_context(self._batcher()))
             )
-            self._heavy = BatchedRunner(stack.enter_context(batcher))
             self._stack = stack.pop_all()
         return self
 
@@ -53,6 +49,11 @@ class Workers:
         self._stack = self._rank = self._heavy = None
 
     @property
+    def is_remote(self) -> bool:
+        """Whether another host runs the heavy stage."""
+        return self._is_remote
+
+    @property
     def rank(self) -> ThreadPoolExecutor | None:
         """Threads for the light stage; None where it runs on the event loop."""
         return self._rank
@@ -62,3 +63,15 @@ class Workers:
         if self._heavy is None:
             raise RuntimeError("the application's lifespan has not begun or is over: no thread ranks")
         return self._heavy
+
+    def _batcher(self) -> Batcher[HeavyCall, np.ndarray]:
+        settings = self._settings
+        limits = BatchLimits(
+            calls=settings.heavy_batch,
+            rows=settings.heavy_batch_rows,
+            wait_s=settings.heavy_batch_wait_ms / 1000,
+            waiting=settings.heavy_queue,
+        )
+        return Batcher(
+            "the heavy stage", run_calls, threads=settings.heavy_threads, limits=limits, observe=self._observe
+        )

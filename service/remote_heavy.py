@@ -1,0 +1,186 @@
+"""The heavy stage on another host: calls over HTTP, pooled, with a timeout and a pause after repeated failures."""
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import urllib3
+
+from contracts.errors import AdsieveError
+from service.batching import QueueFullError
+from service.deadline import Deadline, DeadlineError
+from service.heavy import HeavyCall, HeavyUnavailableError
+from service.heavy_wire import PATH, decode_logits, encode_call
+from service.settings import Settings
+from service.wire import MSGPACK
+
+MAX_ANSWER_BYTES = 64 << 20
+_CHUNK_BYTES = 1 << 16
+
+
+class RemoteError(AdsieveError):
+    """The heavy host refused a call, or its connection broke."""
+
+
+class Pause:
+    """Stops asking a host that fails: after some failures in a row, for a while; then one call tries.
+
+    Args:
+        failures: So many in a row.
+        pause_s: The while.
+    """
+
+    def __init__(self, failures: int, pause_s: float) -> None:
+        self._limit, self._pause_s = failures, pause_s
+        self._lock = threading.Lock()
+        self._failures, self._until = 0, 0.0
+
+    def check(self) -> None:
+        """Let a call pass.
+
+        Raises:
+            HeavyUnavailableError: The host is left alone.
+        """
+        with self._lock:
+            if self._failures < self._limit:
+                return
+            left_s = self._until - time.monotonic()
+            if left_s > 0:
+                detail = f"the heavy host failed {self._failures} times in a row, it is asked again in {left_s:.1f} s"
+                raise HeavyUnavailableError("failed", detail)
+            self._until = time.monotonic() + self._pause_s  # this call tries, the others wait for what becomes of it
+
+    def note(self, *, failed: bool) -> None:
+        """What became of a call."""
+        with self._lock:
+            self._failures = self._failures + 1 if failed else 0
+            if self._failures == self._limit:
+                self._until = time.monotonic() + self._pause_s
+
+
+class RemoteRunner:
+    """Runs calls on the host of ``heavy_url``, between start and stop.
+
+    Args:
+        settings: Where it is, and the limits.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        if settings.heavy_url is None:
+            raise ValueError("heavy_url is not set")
+        self._url = settings.heavy_url.rstrip("/") + PATH
+        self._timeout_s = settings.heavy_timeout_ms / 1000
+        self._connections, self._waiting = settings.heavy_connections, settings.heavy_queue
+        token = settings.heavy_token.get_secret_value() if settings.heavy_token else None
+        self._headers: dict[str, Any] = {"Content-Type": MSGPACK}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}".encode()  # a text would be sent as Latin-1
+        self._pause = Pause(settings.heavy_failures, settings.heavy_pause_s)
+        self._lock = threading.Lock()
+        self._open = 0
+        self._pool: urllib3.PoolManager | None = None
+        self._threads: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> "RemoteRunner":
+        self._pool = urllib3.PoolManager(maxsize=self._connections, retries=False)
+        self._threads = ThreadPoolExecutor(self._connections, "remote-heavy")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._threads is not None and self._pool is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._pool.clear()
+        self._threads = self._pool = None
+
+    def submit(self, call: HeavyCall, deadline: Deadline) -> "Future[np.ndarray]":
+        """The logits [N, T] of a call, once they are there.
+
+        Raises:
+            HeavyUnavailableError: The host is left alone after its failures.
+            QueueFullError: Too many calls wait for a connection.
+        """
+        if self._threads is None:
+            raise RuntimeError("the application's lifespan has not begun or is over: no thread asks the heavy host")
+        with self._lock:
+            if self._open >= self._connections + self._waiting:
+                raise QueueFullError(f"{self._open} calls wait for the heavy host")
+            self._pause.check()
+            self._open += 1
+        future = self._threads.submit(self._ask, call, deadline)
+        future.add_done_callback(self._closed)
+        return future
+
+    def _closed(self, future: "Future[np.ndarray]") -> None:
+        with self._lock:
+            self._open -= 1
+
+    def _ask(self, call: HeavyCall, deadline: Deadline) -> np.ndarray:
+        left_s = min(self._timeout_s, deadline.remaining_s())
+        if left_s <= 0:
+            raise DeadlineError("it passed before the heavy host was asked")
+        end = time.monotonic() + left_s
+        body = encode_call(call, timeout_ms=1000 * left_s)
+        try:
+            logits = decode_logits(self._post(body, end), call)
+        except Exception as error:
+            self._pause.note(failed=True)
+            raise _told(error, self._url, left_s) from error
+        self._pause.note(failed=False)
+        return logits
+
+    def _post(self, body: bytes, end: float) -> bytes:
+        """The body of a 200. A connection that the host had closed meanwhile is opened again, once."""
+        try:
+            return self._post_once(body, end)
+        except urllib3.exceptions.ProtocolError:
+            return self._post_once(body, end)
+
+    def _post_once(self, body: bytes, end: float) -> bytes:
+        if self._pool is None:
+            raise RuntimeError("the application is over")
+        response: Any = self._pool.request(
+            "POST",
+            self._url,
+            body=body,
+            headers=self._headers,
+            timeout=urllib3.Timeout(total=max(end - time.monotonic(), 1e-3)),
+            preload_content=False,
+            redirect=False,
+        )
+        try:
+            answer = _read(response, end)
+        except BaseException:
+            response.close()  # what is left of the answer must not meet the next call
+            raise
+        response.release_conn()
+        if response.status != 200:
+            raise RemoteError(f"{response.status}: {answer[:300].decode(errors='replace')}")
+        return answer
+
+
+def _read(response: Any, end: float) -> bytes:
+    """The whole body, in time and of a bearable size."""
+    chunks, length = [], 0
+    while chunk := response.read(_CHUNK_BYTES):
+        chunks.append(chunk)
+        length += len(chunk)
+        if length > MAX_ANSWER_BYTES:
+            raise RemoteError(f"an answer of more than {MAX_ANSWER_BYTES:,} bytes")
+        if time.monotonic() > end:
+            raise TimeoutError
+    return b"".join(chunks)
+
+
+def _told(error: Exception, url: str, left_s: float) -> Exception:
+    """What happened, in a line."""
+    refused = urllib3.exceptions.NewConnectionError  # which counts as a timeout there
+    if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError) and not isinstance(error, refused):
+        return RemoteError(f"{url} did not answer within {1000 * left_s:.0f} ms")
+    if isinstance(error, urllib3.exceptions.HTTPError):
+        return RemoteError(f"{url}: {type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,26 @@
+"""Bearer tokens, compared in constant time."""
+
+import hmac
+
+from pydantic import SecretStr
+
+from service.problems import HttpProblem
+
+
+def require_token(authorization: str | None, token: SecretStr | None, *, setting: str) -> None:
+    """Refuse a request whose ``Authorization: Bearer`` is not the token. Without a token everybody is refused.
+
+    Args:
+        authorization: The header, read as Latin-1 as HTTP servers do.
+        setting: The variable that holds the token, for the message.
+
+    Raises:
+        HttpProblem: 401.
+    """
+    scheme, _, given = (authorization or "").partition(" ")
+    wanted = token.get_secret_value() if token else ""
+    # Latin-1 gives back the bytes that were sent.
+    is_right = hmac.compare_digest(given.strip().encode("latin-1", "replace"), wanted.encode())
+    if token is None or scheme.lower() != "bearer" or not is_right:
+        detail = f"expected the header Authorization: Bearer TOKEN with the token of {setting}"
+        raise HttpProblem(401, "token", detail, headers={"WWW-Authenticate": "Bearer"})
