@@ -83,7 +83,6 @@ def memory(servers: Sequence[Server], title: str) -> dict[str, Any]:
         total, worker = sum(one.uss_mib for one in own), own[0]
         for other in server.beside:
             found[f"{title}, {server.title}, Redis beside it, MiB USS"] = memory_of(other.pid).uss_mib
-        found[f"{title}, {server.title}, MiB USS"] = (
-            f"{worker.uss_mib:.0f} largest, {worker.anonymous_mib:.0f} of it no file's; {total:.0f} all {len(own)} processes"
-        )
+        largest = f"{worker.uss_mib:.0f} largest, {worker.anonymous_mib:.0f} of it no file's"
+        found[f"{title}, {server.title}, MiB USS"] = f"{largest}; {total:.0f} all {len(own)} processes"
     return found
