@@ -202,13 +202,13 @@ def read_manifest(directory: Path, type_: type[T]) -> T:
     if not is_ready(directory):
         raise WrongArtifactError(f"{directory}: unfinished, it has no {READY}{holding(directory)}")
     path = directory / MANIFEST
-    mark = (directory / READY).read_text().strip()
-    if mark == NO_MANIFEST:
+    mark = (directory / READY).read_bytes().strip()
+    if mark == NO_MANIFEST.encode():
         raise WrongArtifactError(f"{directory}: has no {MANIFEST}{holding(directory)}")
     if not path.is_file():
         raise ArtifactError(f"{path}: missing")
     data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != mark:
+    if hashlib.sha256(data).hexdigest().encode() != mark:
         raise ArtifactError(f"{path}: wrong checksum, it is not the manifest that {READY} was written for")
     try:
         return msgspec.json.decode(data, type=type_)
