@@ -92,6 +92,7 @@ def build(
     """
     import time
 
+    from indexing.heap import keep_freed_memory
     from indexing.nightly import run_build
     from indexing.pipeline import embed_batches
 
@@ -107,6 +108,7 @@ def build(
     updates, warnings = updates_of(store, local)
     embed = _on_ray(parts, chosen.precision, ray_address, ray_actors) if ray else embed_batches
     begin = time.monotonic()
+    keep_freed_memory()
     built = run_build(ads=ads, **parts, out=out, config=chosen, as_of=as_of, updates=updates, embed=embed)
     summary = build_summary(out, built.manifest, time.monotonic() - begin, built.num_resumed)
     summary["warnings"] += warnings

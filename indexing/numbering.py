@@ -1,6 +1,7 @@
 """Numbers texts in the order of their first appearance, such as advertisers; most of them on disk, however many."""
 
 import shutil
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -37,19 +38,16 @@ class Numbering:
         """Return the number of each text, int32 [B]; -1 where it is missing."""
         encoded = texts.dictionary_encode()
         distinct = encoded.dictionary.to_pylist()
-        numbers = [self._recent.get(text, -1) for text in distinct]
-        unknown = [place for place, number in enumerate(numbers) if number < 0]
-        for place, number in zip(unknown, self._among_earlier([distinct[place] for place in unknown]), strict=True):
-            numbers[place] = number
-        new = [place for place in unknown if numbers[place] < 0]
-        if new:
-            first = self.num_texts
+        numbers = np.fromiter(map(self._recent.get, distinct, repeat(-1)), np.int32, len(distinct))
+        unknown = np.flatnonzero(numbers < 0)
+        numbers[unknown] = self._among_earlier([distinct[place] for place in unknown])
+        new = unknown[numbers[unknown] < 0]
+        if len(new):
+            numbers[new] = np.arange(self.num_texts, self.num_texts + len(new))
             added = [distinct[place] for place in new]
             self._table.append(pa.array(added, pa.string()))
             self._remember(added)
-            for offset, place in enumerate(new):
-                numbers[place] = first + offset
-        return np.asarray([*numbers, -1], np.int32)[np.asarray(encoded.indices.fill_null(-1))]
+        return np.append(numbers, np.int32(-1))[np.asarray(encoded.indices.fill_null(-1))]
 
     def sync(self) -> None:
         """Bring the texts to disk, so that a later numbering can go on after them."""
@@ -68,7 +66,7 @@ class Numbering:
             self._earlier.append((first, IdTable.build(list(self._recent), self._scratch / f"from-{first}")))
             self._recent = {}
 
-    def _among_earlier(self, texts: list[str]) -> list[int]:
+    def _among_earlier(self, texts: list[str]) -> np.ndarray:
         found = np.full(len(texts), -1, np.int64)
         for first, table in self._earlier:
             pending = np.flatnonzero(found < 0)
@@ -76,7 +74,7 @@ class Numbering:
                 break
             rows = table.lookup([texts[place] for place in pending])
             found[pending] = np.where(rows >= 0, first + rows, -1)
-        return found.tolist()
+        return found
 
 
 def _texts(directory: Path, start: int, stop: int) -> list[str]:
