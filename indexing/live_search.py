@@ -10,7 +10,7 @@ from indexing.index import Pins
 from indexing.retrieval import IMPRESSION, log_bid
 from towers.serving import score
 
-FEW, FEW_SHARE = 16, 0.005
+FEW, FEW_SHARE = 16, 0.015
 
 
 def search_scores(

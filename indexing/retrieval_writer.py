@@ -9,7 +9,7 @@ from indexing.retrieval import IMPRESSION, log_bid
 from indexing.retrieval_files import FlatWriter
 
 _KEYS = 1 << 20
-"""Ads that pay for the impression which are held at once, but for the sorting, in a mapped file."""
+"""Ads that pay for the impression which are read at once, from the mapped file that they were sorted in."""
 _SIGN = np.uint32(1 << 31)
 
 
