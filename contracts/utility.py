@@ -55,6 +55,8 @@ def top_positions(utilities: np.ndarray, k: int) -> np.ndarray:
         >>> top_positions(np.array([1.0, 3.0, 3.0, 2.0]), 3)
         array([1, 2, 3])
     """
+    if k <= 0:
+        return np.zeros(0, np.intp)
     if k >= len(utilities):
         return np.argsort(-utilities, kind="stable")
     threshold = np.partition(utilities, len(utilities) - k)[len(utilities) - k]

@@ -1,6 +1,5 @@
 """Puts the ranked columns into the answer. Shapes: K ads of the answer, P ads of one pool."""
 
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -40,12 +39,12 @@ class Result:
 
 
 def build_response(
-    request: RankRequest, result: Result, warnings: list[str], timing: Callable[[], Timing]
+    request: RankRequest, request_id: str, result: Result, warnings: list[str], timing: Callable[[], Timing]
 ) -> RankResponse:
     """The answer to ``request``, cut to its limit; ``timing`` is asked last."""
     shown = _Shown(result, len(result.final) if request.limit is None else request.limit)
     return RankResponse(
-        request_id=uuid.uuid4().hex if request.request_id is None else request.request_id,
+        request_id=request_id,
         release={part.release.scenario: part.release.versions for part in result.scored},
         ads=shown.ads(),
         dropped=Dropped() if result.ids is None else result.resolved.dropped(result.ids),
@@ -73,7 +72,7 @@ class _Shown:
             ids=self._ids(),
             utilities=self._ranking.utilities.tolist(),
             scenarios=[self._result.scored[owner].release.scenario for owner in owners],
-            explored=[False] * self._num_shown,
+            explored=self._ranking.explored.tolist(),
             light={task: _or_null(values) for task, values in self._light().items()},
             heavy=None
             if heavy is None

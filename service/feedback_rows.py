@@ -46,7 +46,7 @@ class LoggedRequest:
     """One row of ``requests/`` and its P rows of ``candidates/``, ads in the order of the request.
 
     ``query`` and ``pair`` hold the raw columns that the request had; ``light`` and ``teacher`` logits by task, NaN for
-    none.
+    none; ``propensity`` is NaN where an ad was not drawn.
     """
 
     request_id: str
@@ -58,6 +58,7 @@ class LoggedRequest:
     ad_ids: pa.Array
     stage: np.ndarray
     bid: np.ndarray
+    propensity: np.ndarray
     objective: pa.Array
     pair: Mapping[str, pa.Array]
     light: Mapping[str, np.ndarray]
@@ -122,7 +123,7 @@ def _logged(served: Served, owner: int, known: np.ndarray, features: ServedFeatu
     request, part = served.request, served.result.scored[owner]
     loaded, pool = part.release, part.pool
     content = int(loaded.live.valid_from(pool.rows[known]).max())
-    survived, teacher = _heavy(served.result, owner, known, len(pool.rows))
+    survived, propensity, teacher = _survivors(served.result, owner, known, len(pool.rows))
     query, _ = feature_columns(features.query, request.query)
     return LoggedRequest(
         request_id=f"{served.request_id}/{loaded.scenario}" if request.scenario == AUTO else served.request_id,
@@ -134,6 +135,7 @@ def _logged(served: Served, owner: int, known: np.ndarray, features: ServedFeatu
         ad_ids=_ad_ids(served.result, part, known),
         stage=np.where(survived, STAGES.index("candidate"), STAGES.index("eligible")),
         bid=np.minimum(pool.bids[known], _LARGEST_BID),
+        propensity=propensity,
         objective=pa.array(loaded.objectives.names).take(pa.array(pool.objectives[known])),
         pair=_pair(request, features, pool.positions[known]),
         light={task: part.logits[known, head] for head, task in enumerate(loaded.tasks)},
@@ -143,18 +145,24 @@ def _logged(served: Served, owner: int, known: np.ndarray, features: ServedFeatu
     )
 
 
-def _heavy(result: Result, owner: int, known: np.ndarray, num_ads: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Which ads were survivors, bool [P], and the heavy ranker's logits by task [P], NaN where it did not rank."""
+def _survivors(
+    result: Result, owner: int, known: np.ndarray, num_ads: int
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Which ads survived, bool [P]; how likely a drawn one was to be drawn [P], NaN for the others; and the heavy
+    ranker's logits by task [P], NaN where it did not rank."""
     members = np.flatnonzero(result.final.owners == owner)
     places = result.final.places[members]
     survived = np.zeros(num_ads, bool)
     survived[places] = True
+    propensity = np.full(num_ads, np.nan)
+    if result.final.propensities is not None:
+        propensity[places] = result.final.propensities[members]
     teacher = {}
     for task, logits in (result.heavy.logits if result.heavy is not None else {}).items():
         of_pool = np.full(num_ads, np.nan)
         of_pool[places] = logits[members]
         teacher[task] = of_pool[known]
-    return survived[known], teacher
+    return survived[known], propensity[known], teacher
 
 
 def _teacher_versions(loaded: LoadedRelease, teacher: Mapping[str, np.ndarray], num_ads: int) -> pa.Array:
@@ -214,7 +222,7 @@ def _candidate_rows(requests: Sequence[LoggedRequest], columns: LogColumns) -> p
         "stage": _STAGE_NAMES.take(pa.array(np.concatenate([one.stage for one in requests]))),
         "bid": _numbers([one.bid for one in requests]),
         "objective": pa.concat_arrays([one.objective for one in requests]),
-        "explore_propensity": pa.nulls(len(owner), pa.float32()),
+        "explore_propensity": _numbers([one.propensity for one in requests]),
         "teacher_version": pa.concat_arrays([one.teacher_version for one in requests]),
     }
     for name, type_ in columns.pair.items():

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from contracts.probability import sigmoid
-from contracts.utility import top_positions
 from service.candidates import Pool
 from service.releases import LoadedRelease
 from towers.serving import score
@@ -30,17 +29,20 @@ class Scored:
 class Ranking:
     """Ads of several pools in one order, best first.
 
-    ``owners`` [K] are places in the list of pools, ``places`` [K] places in that pool, ``utilities`` [K] the order's.
+    ``owners`` [K] are places in the list of pools, ``places`` [K] places in that pool, ``utilities`` [K] the order's;
+    ``propensities`` [K] is how likely an ad was to be drawn, NaN where it was not drawn, None where none was.
     """
 
     owners: np.ndarray
     places: np.ndarray
     utilities: np.ndarray
+    propensities: np.ndarray | None = None
 
     def take(self, order: np.ndarray | slice, utilities: np.ndarray | None = None) -> "Ranking":
         """The ads at these positions, with other utilities where given (these are in the new order already)."""
         taken = self.utilities[order] if utilities is None else utilities
-        return Ranking(owners=self.owners[order], places=self.places[order], utilities=taken)
+        drawn = None if self.propensities is None else self.propensities[order]
+        return Ranking(owners=self.owners[order], places=self.places[order], utilities=taken, propensities=drawn)
 
     def gather(self, columns: Sequence[np.ndarray]) -> np.ndarray:
         """One column [P] of each pool to one of these ads [K]."""
@@ -49,6 +51,11 @@ class Ranking:
             members = self.owners == owner
             gathered[members] = column[self.places[members]]
         return gathered
+
+    @property
+    def explored(self) -> np.ndarray:
+        """Whether an ad was drawn, bool [K]."""
+        return np.zeros(len(self), bool) if self.propensities is None else ~np.isnan(self.propensities)
 
     def __len__(self) -> int:
         return len(self.owners)
@@ -65,14 +72,3 @@ def score_pool(release: LoadedRelease, pool: Pool, query_embedding: np.ndarray) 
     probabilities = sigmoid(logits)
     utilities = pool.bids * release.objectives.probability(probabilities, pool.objectives)
     return Scored(release=release, pool=pool, logits=logits, probabilities=probabilities, utilities=utilities)
-
-
-def survivors(scored: Sequence[Scored], k: int) -> Ranking:
-    """The ``k`` ads of largest utility over all pools; equal ones in the order of the request."""
-    owners = np.concatenate([np.full(len(part.pool.rows), owner) for owner, part in enumerate(scored)])
-    places = np.concatenate([np.arange(len(part.pool.rows)) for part in scored])
-    utilities = np.concatenate([part.utilities for part in scored])
-    everything = Ranking(owners=owners, places=places, utilities=utilities)
-    if len(scored) > 1:
-        everything = everything.take(np.argsort(np.concatenate([part.pool.positions for part in scored])))
-    return everything.take(top_positions(everything.utilities, k))

@@ -23,11 +23,12 @@ from service.deadline import Deadline, DeadlineError
 from service.features import FeatureNotes
 from service.heavy import HeavyCall, HeavyScores, heavy_calls, heavy_scores
 from service.heavy_runner import DirectRunner, HeavyRunner, results_of, start_calls, unavailable
-from service.light import Ranking, Scored, score_pool, survivors
+from service.light import Ranking, Scored, score_pool
 from service.releases import LoadedRelease, Snapshot
 from service.request_inputs import RequestInputs, request_inputs
 from service.routing import route
 from service.settings import Settings
+from service.survivors import choose_survivors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +119,13 @@ def light_stage(
         resolved = _resolve(request, inputs, releases, others, embeddings, settings)
         pools = zip(releases, resolved.pools, embeddings, strict=True)
         scored = [score_pool(loaded, pool, embedding) for loaded, pool, embedding in pools]
-        ranking = survivors(scored, inputs.num_survivors)
+        ranking = choose_survivors(
+            scored,
+            inputs.num_survivors,
+            quotas=settings.survivor_quotas,
+            explore_share=settings.explore_share,
+            request_id=inputs.request_id,
+        )
     return Underway(
         request=request,
         inputs=inputs,
@@ -192,7 +199,7 @@ class Underway:
         )
         releases = [part.release for part in self.scored]
         warnings = [*notes.warnings(self.settings), *_age_warnings(releases, self.settings)]
-        response = build_response(self.request, result, warnings, self.watch.timing)
+        response = build_response(self.request, inputs.request_id, result, warnings, self.watch.timing)
         return Outcome(
             response=response,
             result=result,

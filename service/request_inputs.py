@@ -1,5 +1,6 @@
 """What a request asks and brings: its columns, its encoded features, how many survivors it wants."""
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,6 +25,7 @@ class RequestInputs:
     """A request ready for the models.
 
     Args:
+        request_id: Its own, or one made for it.
         columns: Its candidates; None where ads are to be retrieved.
         num_survivors: Ads for the heavy ranker.
         event_time_us: Microseconds since 1970 UTC.
@@ -32,6 +34,7 @@ class RequestInputs:
         heavy: By version of the heavy ranker; empty where the light stage alone is asked.
     """
 
+    request_id: str
     columns: CandidateColumns | None
     num_survivors: int
     event_time_us: int
@@ -59,6 +62,7 @@ def request_inputs(request: RankRequest, releases: Sequence[LoadedRelease], sett
     if request.stage == "full":
         heavies = {loaded.heavy.version: loaded.heavy for loaded in releases if loaded.heavy is not None}
     return RequestInputs(
+        request_id=uuid.uuid4().hex if request.request_id is None else request.request_id,
         columns=columns,
         num_survivors=num_survivors,
         event_time_us=event_time_us,

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.api import MAX_TIMEOUT_MS
@@ -11,6 +11,7 @@ from service.api import MAX_TIMEOUT_MS
 Count = Annotated[int, Field(ge=1)]
 EngineChoice = Literal["auto", "onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch_cuda", "tensorrt"]
 Threads = Annotated[int, Field(ge=1, le=256)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Settings(BaseSettings):
@@ -38,6 +39,12 @@ class Settings(BaseSettings):
         missing_features: Use the trained ``default`` silently, or also ``warn``, or ``refuse`` the request.
         unknown_takedowns: ``refuse`` to serve an index where the log of updates is lost and this host does not know
             what it had stopped, or ``serve`` all the same.
+
+    Survivors:
+        survivor_quotas: For requests of scenario ``auto``, shares of the survivors by scenario, such as
+            {"standard": 0.5, "shopping": 0.3}: each from its own best ads; what is left goes to the best of the rest.
+        explore_share: Of the survivors that are drawn at random from the ads that would not survive, marked
+            ``explored`` in the answer, their propensity in the feedback log.
 
     Updates and stores:
         store: A directory, or the URL of a Redis server (``redis://``, ``rediss://``, ``unix://``).
@@ -80,6 +87,13 @@ class Settings(BaseSettings):
         feedback_seconds: Time after which a file ends, and the most that a killed process loses.
     """
 
+    @field_validator("survivor_quotas")
+    @classmethod
+    def _in_sum_at_most_1(cls, quotas: dict[str, float]) -> dict[str, float]:
+        if sum(quotas.values()) > 1 + 1e-9:
+            raise ValueError(f"expected shares of at most 1 in sum, got {sum(quotas.values()):g}")
+        return quotas
+
     model_config = SettingsConfigDict(env_prefix="ADSIEVE_", frozen=True, extra="forbid")
 
     store: Path | str
@@ -102,6 +116,9 @@ class Settings(BaseSettings):
     unknown_features: Literal["warn", "refuse"] = "warn"
     missing_features: Literal["default", "warn", "refuse"] = "default"
     unknown_takedowns: Literal["refuse", "serve"] = "refuse"
+
+    survivor_quotas: dict[str, Share] = {}
+    explore_share: Annotated[float, Field(ge=0, le=0.5)] = 0.0
 
     rank_threads: Annotated[int, Field(ge=0, le=256)] = 2
     heavy_threads: Threads = 1

@@ -53,3 +53,7 @@ def test_top_positions_equal_a_stable_sort(k):
 
 def test_no_utilities_have_no_top():
     assert top_positions(np.zeros(0), 5).tolist() == []
+
+
+def test_no_positions_are_asked_for() -> None:
+    assert top_positions(np.array([1.0]), 0).tolist() == []
