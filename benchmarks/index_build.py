@@ -1,15 +1,17 @@
 """The nightly index, built end to end, against its pin tower alone, and the pin tower against what the machine can do.
 
-A tower of 12.1 MFLOPs an ad and a catalogue of 40 features (``benchmarks.index_build_setup``). End to end is
-``build_index`` in a process of its own, from opening the bundle to the finished index: engine choice, planning,
-reading, encoding, look-ups, tower, writing, id table, retrieval, checksums. Blocks alternate: tower, eager and matrix
-products, then a build, in ``ROUNDS`` rounds; figures are medians.
+A tower of 12.1 MFLOPs an ad and a catalogue of 40 features (``benchmarks.index_build_setup``). End to end is what
+``adsieve index build --two-tower A --heavy B`` does, in a process of its own, from opening the bundles to the finished
+index: engine choice, planning, reading, encoding for both models, look-ups, tower, writing, id table, retrieval,
+checksums. The heavy ranker has the tower's features; of it a build encodes and writes all 40 once more. The same
+without ``--heavy`` is told beside it. Blocks alternate: tower, eager and matrix products, then the builds, in
+``ROUNDS`` rounds; figures are medians.
 
 - Tower alone: each engine on flat inputs in memory, on as many threads as the build has, at its best batch size.
 - Eager: the trained module in fp32 as it runs, its experts one after another, at its best batch size.
 - Limit: the BF16 product of 1024 x 1024 x 1024, the better one of torch and OpenVINO.
-- Memory: the peak of the build's process for 100,000 ads and for ten times as many, of its own pages; resident pages
-  of mapped files, which the system may drop at any time, are told beside it.
+- Memory: the peak of the build's process for 100,000 ads and for ten times as many, with ``--heavy``, of its own
+  pages; resident pages of mapped files, which the system may drop at any time, are told beside it.
 """
 
 import json
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -30,7 +32,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.harness import Target, finish, parser
 from benchmarks.heavy_serving_setup import GEMM_FLOPS, bf16_products
-from benchmarks.index_build_setup import make_model, seal, write_ads
+from benchmarks.index_build_setup import make_model, seal, seal_heavy, write_ads
 from contracts.bundle import Bundle
 from engines.openvino_cpu import has_bf16
 from engines.protocol import Engine
@@ -39,6 +41,8 @@ from towers.two_tower import TwoTower
 
 THREADS = 2
 ADS = {"small": 100_000, "large": 1_000_000}
+ALONE = "large without heavy"
+"""The build of the large catalogue for the two-tower bundle alone."""
 ROUNDS = 3
 TOWER_ROWS, TOWER_BATCHES = 32_768, (256, 512, 1024, 2048)
 EAGER_ROWS, EAGER_BATCHES = 8_192, (256, 1024, 4096)
@@ -62,16 +66,18 @@ def main() -> int:
 def _measure(directory: Path) -> tuple[dict[str, Any], list[Target]]:
     model = make_model()
     bundle = seal(model, directory / "bundle")
+    heavy = seal_heavy(bundle, directory / "heavy")
     ads = {name: write_ads(directory / name, count) for name, count in ADS.items()}
     flops = _flops(model)
     rates = _tower_rates(bundle, model) | _product_rates(directory, flops)
     found: dict[str, list[float]] = {name: [] for name in rates}
-    builds: dict[str, list[dict[str, Any]]] = {name: [] for name in ADS}
+    builds: dict[str, list[dict[str, Any]]] = {name: [] for name in (*ADS, ALONE)}
     for _ in range(ROUNDS):
         for name, rate in rates.items():
             found[name].append(rate())
         for name in ADS:
-            builds[name].append(_build(bundle, ads[name], directory / "index"))
+            builds[name].append(_build([bundle, heavy], ads[name], directory / "index"))
+        builds[ALONE].append(_build([bundle], ads["large"], directory / "index"))
     return _report({name: median(values) for name, values in found.items()}, builds, flops)
 
 
@@ -81,10 +87,10 @@ def _report(
     large = builds["large"]
     engine = large[0]["engine"]
     tower, batch = max((rate, name) for name, rate in rates.items() if name.startswith(engine))
-    end_to_end = median(build["ads"] / build["seconds"] for build in large)
+    end_to_end, alone = (median(build["ads"] / build["seconds"] for build in builds[name]) for name in ("large", ALONE))
     eager = max(rate for name, rate in rates.items() if name.startswith("eager"))
     limit = max(rate for name, rate in rates.items() if name.startswith("product"))
-    peaks = {name: median(build["own_mib"] for build in found) for name, found in builds.items()}
+    peaks = {name: median(build["own_mib"] for build in builds[name]) for name in ADS}
     figures: dict[str, Any] = {
         "schedule": f"{ROUNDS} rounds, each tower and products of every kind, then a build of each size",
         "MFLOPs an ad": flops / 1e6,
@@ -94,12 +100,15 @@ def _report(
         "BF16 limit, GFLOP/s": limit * flops / 1e9,
         "end to end, ads/s": end_to_end,
         "end to end, s for each build": str([round(build["seconds"], 1) for build in large]),
+        "without heavy, ads/s": alone,
+        "without heavy, share of the tower alone": alone / tower,
+        "retrieval": str(large[0]["retrieval"]),
         "precision loss": str(large[0]["precision_loss"]),
         "warnings": str(large[0]["warnings"]),
         **{f"peak memory of {ADS[name]:,} ads, MiB": peak for name, peak in peaks.items()},
         **{
-            f"peak of {ADS[name]:,} ads with mapped files, MiB": median(build["resident_mib"] for build in found)
-            for name, found in builds.items()
+            f"peak of {ads:,} ads with mapped files, MiB": median(build["resident_mib"] for build in builds[name])
+            for name, ads in ADS.items()
         },
         "memory before the build, MiB": median(build["before_mib"] for build in large),
     }
@@ -165,8 +174,9 @@ def _product_rates(directory: Path, flops: int) -> dict[str, Rate]:
     return {f"product by {name}": partial(rate, product) for name, product in products.items()}
 
 
-def _build(bundle: Bundle, ads: Path, out: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.index_build_job", str(bundle.path), str(ads), str(out), str(THREADS)]
+def _build(bundles: Sequence[Bundle], ads: Path, out: Path) -> dict[str, Any]:
+    two_tower, *heavy = (str(bundle.path) for bundle in bundles)
+    command = [sys.executable, "-m", "benchmarks.index_build_job", two_tower, str(ads), str(out), str(THREADS), *heavy]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise RuntimeError(f"the build failed: {result.stderr[-2000:]}")

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from safetensors.numpy import save_file
 
 from contracts.artifact import write_json
-from contracts.bundle import Bundle, seal_bundle
+from contracts.bundle import GRAPHS, PARITY_FILE, WEIGHTS_FILE, Bundle, seal_bundle
 from contracts.config import convert
 from contracts.encoding import Encoder
 from contracts.schema import FeatureSchema
@@ -145,6 +146,28 @@ def seal(model: TwoTower, target: Path) -> Bundle:
         schema=schema,
         config=msgspec.to_builtins(towers()),
         dims={"num_heads": len(schema.tasks), "head_dim": HEAD_DIM},
+        watermark="2026-01-01T00:00:00+00:00",
+        fill=fill,
+    )
+
+
+def seal_heavy(two_tower: Bundle, target: Path) -> Bundle:
+    """A heavy bundle of the same features and profile, without a model: a build encodes for its schema, and no more."""
+
+    def fill(directory: Path) -> None:
+        for name in GRAPHS["heavy"]:
+            (directory / name).write_bytes(b"")
+        for name in (WEIGHTS_FILE, PARITY_FILE):
+            save_file({}, directory / name)
+        (directory / PROFILE_FILE).write_bytes(two_tower.file(PROFILE_FILE).read_bytes())
+
+    return seal_bundle(
+        target,
+        kind="heavy",
+        scenario=SCENARIO,
+        schema=two_tower.schema,
+        config={},
+        dims={},
         watermark="2026-01-01T00:00:00+00:00",
         fill=fill,
     )
