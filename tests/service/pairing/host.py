@@ -29,8 +29,8 @@ NUM_SLOTS = 3
 """Requests in flight at most."""
 REQUESTS = ("begin", "begin", "go_on", "go_on", "land")
 UPDATES = ("takedown", "status", "bid", "budget", "content", "apply")
-RELEASES = ("publish", "publish", "rollback", "reencode", "build", "prune")
-STEPS = (*REQUESTS, *REQUESTS, *UPDATES, *RELEASES, "poll", "poll", "poll")
+RELEASES = ("publish", "rollback", "reencode", "build", "prune", "swap")
+STEPS = (*REQUESTS, *REQUESTS, *UPDATES, *RELEASES, "publish", "poll", "poll", "poll", "swap", "swap")
 
 
 @dataclass
@@ -195,6 +195,13 @@ class Host:
         """An index that was built before the day."""
         models = self.tools.models
         self.models.publish(self.store, tower % models.NUM_TOWERS, heavy % models.NUM_HEAVIES)
+
+    def swap(self, heavy: int, _: int) -> None:
+        """Another tower than that which serves, at once."""
+        versions = [bundle.manifest.version for bundle in self.models.towers]
+        serving = self.follower.snapshot.releases[self.day.scenario].versions
+        self.publish(versions.index(serving.two_tower) + 1, heavy)
+        self.poll(0, 0)
 
     def build(self, tower: int, heavy: int) -> None:
         """An index of now. The catalogue is new too where it must be, since a prune dropped updates, or else may be."""

@@ -39,7 +39,7 @@ def test_no_answer_mixes_versions_whatever_happens_while_it_is_made(new_host):
     for part in ("two_tower", "index", "heavy"):
         assert counts[f"answers after another {part}"] > 10
     assert counts["answers after an update"] > 50
-    assert counts["publish refused"] < counts["publish"]
+    assert counts["publish refused"] + counts["swap refused"] < counts["publish"] + counts["swap"]
 
 
 @pytest.mark.slow
