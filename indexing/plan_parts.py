@@ -17,9 +17,10 @@ from contracts.records import plain_text, utc_micros
 from indexing.catalog import read_dataset
 from indexing.id_keys import array_bytes, hashes, stored_keys
 
-ROWS_PER_PART = 250_000
+ROWS_PER_PART = 50_000
 MAX_PARTS = 500
-"""Files that are open at once; beyond ``ROWS_PER_PART`` times as many rows, parts are larger."""
+"""Files that are open at once; beyond ``ROWS_PER_PART`` times as many rows, parts are larger. A small catalogue has
+several parts too, so that a larger one takes no more memory."""
 
 BATCH_ROWS = 65_536
 SPILLED = pa.schema([("ad_id", pa.string()), ("time", pa.int64()), ("row", pa.int64()), ("ours", pa.bool_())])
