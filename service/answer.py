@@ -27,6 +27,7 @@ class Result:
     heavy: HeavyScores | None
     degraded: Degraded | None
     notes: FeatureNotes
+    arm: str | None = None
 
     @property
     def num_ranked(self) -> int:
@@ -48,7 +49,7 @@ def build_response(
         release={part.release.scenario: part.release.versions for part in result.scored},
         ads=shown.ads(),
         dropped=Dropped() if result.ids is None else result.resolved.dropped(result.ids),
-        arm=None,
+        arm=result.arm,
         warnings=warnings,
         degraded=result.degraded,
         explain=shown.explain() if request.explain else None,

@@ -18,6 +18,7 @@ from service.problems import add_problem_handlers
 from service.rank_route import PATH, RankRoute, rank_router
 from service.repeat import repeating
 from service.settings import Settings
+from service.shadow import Shadows
 from service.telemetry import Telemetry
 from service.workers import Workers
 
@@ -33,11 +34,13 @@ def create_app(settings: Settings) -> FastAPI:
     store = open_store(settings.store, local=settings.local)
     workers = Workers(settings, telemetry.heavy_batch, remote=settings.heavy_url is not None)
     follower = Follower(store.local, settings, telemetry, doubt=store.doubt, workers=workers)
-    feedback = feedback_log(settings, telemetry.feedback, follower)
+    feedback = feedback_log(settings, telemetry.feedback, lambda: follower.snapshot.served())
+    shadow_log = feedback_log(settings, telemetry.feedback, lambda: follower.snapshot.shadows.values(), folder="shadow")
+    shadows = Shadows(settings, telemetry.experiments, workers=workers, feedback=shadow_log)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        with feedback or nullcontext(), workers:
+        with feedback or nullcontext(), shadow_log or nullcontext(), workers, shadows:
             repeated = [(follower.poll, settings.poll_interval_s), (follower.apply_updates, settings.update_interval_s)]
             if store.local is not store:
                 repeated.append((partial(follower.attempt, "refresh", store.refresh), settings.update_interval_s))
@@ -48,7 +51,7 @@ def create_app(settings: Settings) -> FastAPI:
             finally:
                 follower.close()
 
-    rank = RankRoute(follower, settings, telemetry, workers, feedback)
+    rank = RankRoute(follower, settings, telemetry, workers, feedback, shadows)
     app = HotApplication(
         {PATH: rank},
         title="adsieve",

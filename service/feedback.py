@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 import xxhash
@@ -18,8 +18,8 @@ from service.api import RankRequest
 from service.feedback_counts import FeedbackCounts
 from service.feedback_rows import Served
 from service.feedback_writer import FeedbackWriter
-from service.follower import Follower
 from service.ranker import Outcome
+from service.releases import LoadedRelease
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -127,14 +127,25 @@ class FeedbackLog:
             pause()
 
 
-def feedback_log(settings: Settings, counts: FeedbackCounts, follower: Follower) -> FeedbackLog | None:
-    """The log that the settings ask for, of what a follower serves; None where they name no directory."""
+def feedback_log(
+    settings: Settings,
+    counts: FeedbackCounts,
+    releases: Callable[[], Iterable[LoadedRelease]],
+    *,
+    folder: str = "",
+) -> FeedbackLog | None:
+    """The log that the settings ask for; None where they name no directory.
+
+    Args:
+        releases: What serves now and may be logged.
+        folder: Inside the settings' directory, of a log apart.
+    """
     if settings.feedback_dir is None:
         return None
     writer = FeedbackWriter(
-        settings.feedback_dir,
+        settings.feedback_dir / folder,
         counts,
-        releases=lambda: follower.snapshot.releases.values(),
+        releases=releases,
         rows=settings.feedback_rows,
         seconds=settings.feedback_seconds,
     )

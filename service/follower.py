@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from contracts.errors import ArtifactError
 from contracts.release import Release
 from indexing.store import DirectoryStore
+from service.experiments import second_release
 from service.heavies import REMOTE, usual_survivors
 from service.overlays import Overlays, overlay_name, overlay_root
-from service.releases import LoadedRelease, Snapshot, load_release
+from service.releases import Kind, LoadedRelease, Snapshot, load_release
 from service.settings import Settings
 from service.telemetry import Telemetry
 from service.warmup import wait_for_heavy, warm_up
@@ -71,6 +72,7 @@ class Follower:
         self._loaded_at: dict[str, float] = {}
         self._failures: dict[str, Failure] = {}
         self._faults: dict[str, Failure] = {}
+        self._held_before: list[LoadedRelease] = []
         self._is_ready = False
 
     @property
@@ -114,8 +116,13 @@ class Follower:
                 self._fail("", "", error)
                 return
             self._failures.pop("", None)
+            self._held_before = self._snapshot.loaded()  # what was first may become second
             for scenario in scenarios:
                 self._follow(scenario, retry_failed)
+            self._follow_seconds(retry_failed)
+            if {id(loaded) for loaded in self._held_before} != {id(loaded) for loaded in self._snapshot.loaded()}:
+                self.attempt("overlays", self._tidy_overlays)
+            self._held_before = []
             if scenarios and all(scenario in self._snapshot.releases for scenario in scenarios):
                 self._is_ready = True
 
@@ -153,13 +160,12 @@ class Follower:
 
     def _renew_overlays(self) -> None:
         """Open again what was replaced by its writer."""
-        for scenario, loaded in list(self._snapshot.releases.items()):
+        for loaded in self._snapshot.loaded():
             live = self._overlays.reopen(_overlay_of(loaded)) if loaded.live.is_retired else None
-            with self._swapping:
-                if live is not None and self._snapshot.releases[scenario] is loaded:
-                    self._snapshot = self._snapshot.with_release(
-                        replace(loaded, live=live, retriever=loaded.retriever.over(live))
-                    )
+            if live is not None:
+                renewed = replace(loaded, live=live, retriever=loaded.retriever.over(live))
+                with self._swapping:
+                    self._snapshot = self._snapshot.replacing(loaded, renewed)
 
     def _follow(self, scenario: str, retry_failed: bool) -> None:
         release_id = ""
@@ -168,14 +174,47 @@ class Follower:
             if release is None:
                 return
             release_id = release.release_id
-            if self._is_current(release) or self._is_paused(release, retry_failed):
+            if self._is_current(release) or self._is_paused(scenario, release_id, retry_failed):
                 return
-            self._serve(self._load(release))
+            self._serve(self._held(release) or self._load(release))
             self._failures.pop(scenario, None)
         except Exception as error:  # whatever is wrong with a release, what serves must go on serving
             self._fail(scenario, release_id, error)
             if scenario not in self._snapshot.releases:
                 self._fall_back(scenario)
+
+    def _follow_seconds(self, retry_failed: bool) -> None:
+        """Hold the second releases that the settings name, for splits and shadows."""
+        wanted: list[tuple[Kind, str, str]] = [
+            *(("arms", scenario, split.release) for scenario, split in self._settings.ab.items()),
+            *(("shadows", scenario, shadow.release) for scenario, shadow in self._settings.shadow.items()),
+        ]
+        for kind, scenario, name in wanted:
+            self._follow_second(kind, scenario, name, retry_failed)
+
+    def _follow_second(self, kind: Kind, scenario: str, name: str, retry_failed: bool) -> None:
+        key, release_id = f"{scenario} ({kind})", name
+        try:
+            release = second_release(self._store, scenario, name)
+            release_id = release.release_id
+            held = getattr(self._snapshot, kind).get(scenario)
+            if held is None or held.release.release_id != release_id:
+                if self._is_paused(key, release_id, retry_failed):
+                    return
+                loaded = self._held(release) or self._load(release)
+                with self._swapping:
+                    self._snapshot = self._snapshot.with_release(loaded, kind)
+                log.info("release %s of %s is held for %s", release_id, scenario, kind)
+            self._failures.pop(key, None)
+        except Exception as error:
+            self._fail(key, release_id, error)
+            with self._swapping:
+                self._snapshot = self._snapshot.without(kind, scenario)
+
+    def _held(self, release: Release) -> LoadedRelease | None:
+        held = (*self._snapshot.loaded(), *self._held_before)
+        found = [one for one in held if one.release.release_id == release.release_id]
+        return found[0] if found else None
 
     def _is_current(self, release: Release) -> bool:
         serving = self._snapshot.releases.get(release.scenario)
@@ -184,9 +223,9 @@ class Follower:
             self._failures.pop(release.scenario, None)
         return is_current
 
-    def _is_paused(self, release: Release, retry_failed: bool) -> bool:
-        failure = self._failures.get(release.scenario)
-        if failure is None or retry_failed or failure.release_id != release.release_id:
+    def _is_paused(self, key: str, release_id: str, retry_failed: bool) -> bool:
+        failure = self._failures.get(key)
+        if failure is None or retry_failed or failure.release_id != release_id:
             return False
         return time.monotonic() - failure.tried < self._settings.failed_retry_s
 
@@ -218,7 +257,6 @@ class Follower:
             self._snapshot = self._snapshot.with_release(loaded)
         self._loaded_at[loaded.scenario] = time.time()
         self._telemetry.loaded(before, loaded, self._loaded_at[loaded.scenario])
-        self.attempt("overlays", self._tidy_overlays)
         log.info("scenario %s is served by release %s", loaded.scenario, loaded.release.release_id)
 
     def _fall_back(self, scenario: str) -> None:
@@ -231,9 +269,9 @@ class Follower:
 
     def _tidy_overlays(self) -> None:
         """Keep those of indexes that serve or that a rollback can reach."""
-        self._overlays.let_go({_overlay_of(release) for release in self._snapshot.releases.values()})
+        self._overlays.let_go({_overlay_of(release) for release in self._snapshot.loaded()})
         reachable = {release.index for scenario in self._store.scenarios() for release in self._store.list(scenario)}
-        self._overlays.clean(reachable | {release.versions.index for release in self._snapshot.releases.values()})
+        self._overlays.clean(reachable | {release.versions.index for release in self._snapshot.loaded()})
 
     def _older(self, scenario: str) -> Sequence[str]:
         try:

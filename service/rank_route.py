@@ -25,7 +25,9 @@ from service.follower import Follower
 from service.openapi import RANK_ANSWERS, RANK_BODY
 from service.problems import HttpProblem, respond_to
 from service.ranker import Stopwatch, Underway, light_stage
+from service.releases import Snapshot
 from service.settings import Settings
+from service.shadow import Shadows
 from service.telemetry import Telemetry
 from service.wire import decode_request, encode_response, media_type
 from service.workers import Workers
@@ -46,6 +48,7 @@ class RankRoute:
         telemetry: Counts.
         workers: Threads that rank, and what runs the heavy stage.
         feedback: Takes up what was answered; None where nothing is logged.
+        shadows: Takes it up to rank it by second releases.
     """
 
     def __init__(
@@ -55,9 +58,10 @@ class RankRoute:
         telemetry: Telemetry,
         workers: Workers,
         feedback: FeedbackLog | None,
+        shadows: Shadows,
     ) -> None:
         self._follower, self._settings, self._telemetry = follower, settings, telemetry
-        self._workers, self._feedback = workers, feedback
+        self._workers, self._feedback, self._shadows = workers, feedback, shadows
         self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,21 +98,24 @@ class RankRoute:
             raise HttpProblem(415, "media-type", detail)
         body = await read_body(headers.get(b"content-length"), receive, self._settings.max_body_bytes)
         pool = self._workers.rank
+        snapshot = self._follower.snapshot
         if pool is None:
-            request, underway = self._light(body, media, watch, start)
+            request, underway = self._light(snapshot, body, media, watch, start)
         else:
             loop = asyncio.get_running_loop()
-            request, underway = await loop.run_in_executor(pool, self._light, body, media, watch, start)
+            request, underway = await loop.run_in_executor(pool, self._light, snapshot, body, media, watch, start)
         await _settled(underway, self._workers)
         outcome = underway.finish()
         self._telemetry.observe(outcome)
         answer = encode_response(outcome.response, media)
         if self._feedback is not None:
             self._feedback.offer(request, outcome)
+        self._shadows.offer(snapshot, request, outcome)
         return Response(answer, media_type=media)
 
-    def _light(self, body: bytes, media: str, watch: Stopwatch, start: float) -> tuple[RankRequest, Underway]:
-        snapshot = self._follower.snapshot
+    def _light(
+        self, snapshot: Snapshot, body: bytes, media: str, watch: Stopwatch, start: float
+    ) -> tuple[RankRequest, Underway]:
         with watch.stage("decode"):
             request = decode_request(body, media)
         timeout_ms = self._settings.timeout_ms if request.timeout_ms is None else request.timeout_ms

@@ -20,6 +20,7 @@ from service.answer import Result, build_response
 from service.api import Degraded, RankRequest, RankResponse, Timing
 from service.candidates import Resolved, resolve, retrieve
 from service.deadline import Deadline, DeadlineError
+from service.experiments import split_users
 from service.features import FeatureNotes
 from service.heavy import HeavyCall, HeavyScores, heavy_calls, heavy_scores
 from service.heavy_runner import DirectRunner, HeavyRunner, results_of, start_calls, unavailable
@@ -108,6 +109,7 @@ def light_stage(
         NotServingError: The snapshot is empty.
     """
     watch = watch or Stopwatch()
+    snapshot, arm = split_users(snapshot, request, settings.ab)
     releases, others = route(request.scenario, snapshot)
     _check_deadline(deadline, "the query tower")
     with watch.stage("query_tower"):
@@ -128,6 +130,7 @@ def light_stage(
         )
     return Underway(
         request=request,
+        arm=arm,
         inputs=inputs,
         resolved=resolved,
         scored=scored,
@@ -143,6 +146,7 @@ class Underway:
     """A request between its light stage and its answer. ``ranking`` are the survivors in light order."""
 
     request: RankRequest
+    arm: str | None
     inputs: RequestInputs
     resolved: Resolved
     scored: Sequence[Scored]
@@ -196,6 +200,7 @@ class Underway:
             heavy=heavy,
             degraded=self._degraded,
             notes=notes,
+            arm=self.arm,
         )
         releases = [part.release for part in self.scored]
         warnings = [*notes.warnings(self.settings), *_age_warnings(releases, self.settings)]

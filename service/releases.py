@@ -5,9 +5,10 @@ Shapes: A ads, H heads, D width of a head's vector.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -31,6 +32,9 @@ from towers.serving import TwoTowerServing, split_pin_embedding
 log = logging.getLogger(__name__)
 
 REQUESTS_FILE = "requests.jsonl"
+
+Kind = Literal["releases", "arms", "shadows"]
+"""What a snapshot holds releases for."""
 
 OpenLive = Callable[[Index, Bundle, Bundle | None], LiveIndex]
 """Puts the updates of the day over an index that these bundles, two-tower and heavy, belong to."""
@@ -94,12 +98,40 @@ class LoadedRelease:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What serves at one moment, by scenario. A request takes it once and never looks for a newer one."""
+    """What serves at one moment, by scenario. A request takes it once and never looks for a newer one.
+
+    ``arms`` are second releases for a share of the users, ``shadows`` those that only rank to be compared.
+    """
 
     releases: Mapping[str, LoadedRelease] = field(default_factory=dict)
+    arms: Mapping[str, LoadedRelease] = field(default_factory=dict)
+    shadows: Mapping[str, LoadedRelease] = field(default_factory=dict)
 
-    def with_release(self, loaded: LoadedRelease) -> "Snapshot":
-        return Snapshot(dict(sorted({**self.releases, loaded.scenario: loaded}.items())))
+    def loaded(self) -> list[LoadedRelease]:
+        """Every release that is held, each once."""
+        held = (*self.releases.values(), *self.arms.values(), *self.shadows.values())
+        return list({id(loaded): loaded for loaded in held}.values())
+
+    def served(self) -> list[LoadedRelease]:
+        """Every release that answers some requests."""
+        return [*self.releases.values(), *self.arms.values()]
+
+    def with_release(self, loaded: LoadedRelease, kind: Kind = "releases") -> "Snapshot":
+        """Serving what it served, but for this release of a scenario."""
+        return replace(self, **{kind: dict(sorted({**getattr(self, kind), loaded.scenario: loaded}.items()))})
+
+    def without(self, kind: Kind, scenario: str) -> "Snapshot":
+        """Holding no second release of a scenario any more."""
+        return replace(self, **{kind: {name: one for name, one in getattr(self, kind).items() if name != scenario}})
+
+    def replacing(self, before: LoadedRelease, after: LoadedRelease) -> "Snapshot":
+        """Holding another object wherever it held one."""
+        return Snapshot(
+            *(
+                {name: after if loaded is before else loaded for name, loaded in held.items()}
+                for held in (self.releases, self.arms, self.shadows)
+            )
+        )
 
 
 def load_release(
@@ -167,7 +199,7 @@ def _check_versions(release: Release, tower: Bundle, heavy: Bundle | None, index
 def _heavy(
     bundle: Bundle, serving: Snapshot, engine_threads: int, engine: str, survivors: Sequence[int]
 ) -> LoadedHeavy:
-    for loaded in serving.releases.values():
+    for loaded in serving.loaded():
         if loaded.heavy is not None and loaded.heavy.version == bundle.manifest.version:
             return loaded.heavy
     return load_heavy(bundle, threads=engine_threads, engine=engine, survivors=survivors)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.api import MAX_TIMEOUT_MS
@@ -12,6 +12,36 @@ Count = Annotated[int, Field(ge=1)]
 EngineChoice = Literal["auto", "onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch_cuda", "tensorrt"]
 Threads = Annotated[int, Field(ge=1, le=256)]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Split(BaseModel):
+    """A share of a scenario's users who are ranked by its second release.
+
+    Args:
+        release: Id, or ``previous``.
+        share: Of the users.
+        key: Query feature that tells users apart; requests without it stay with the first release.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    release: Annotated[str, Field(min_length=1)]
+    share: Share
+    key: Annotated[str, Field(min_length=1)] = "user_id"
+
+
+class ShadowRelease(BaseModel):
+    """A second release that ranks a share of a scenario's requests too, after they were answered.
+
+    Args:
+        release: Id, or ``previous``.
+        share: Of the requests.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    release: Annotated[str, Field(min_length=1)]
+    share: Share = 1.0
 
 
 class Settings(BaseSettings):
@@ -39,6 +69,12 @@ class Settings(BaseSettings):
         missing_features: Use the trained ``default`` silently, or also ``warn``, or ``refuse`` the request.
         unknown_takedowns: ``refuse`` to serve an index where the log of updates is lost and this host does not know
             what it had stopped, or ``serve`` all the same.
+
+    Releases:
+        ab: By scenario, a second release for a share of its users, such as {"standard": {"release": "previous",
+            "share": 0.1}}; ``key`` names the query feature that tells users apart, ``user_id`` unless given.
+        shadow: By scenario, a second release that ranks a share of its requests once they are answered; see
+            ``service.shadow``.
 
     Survivors:
         survivor_quotas: For requests of scenario ``auto``, shares of the survivors by scenario, such as
@@ -117,6 +153,8 @@ class Settings(BaseSettings):
     missing_features: Literal["default", "warn", "refuse"] = "default"
     unknown_takedowns: Literal["refuse", "serve"] = "refuse"
 
+    ab: dict[str, Split] = {}
+    shadow: dict[str, ShadowRelease] = {}
     survivor_quotas: dict[str, Share] = {}
     explore_share: Annotated[float, Field(ge=0, le=0.5)] = 0.0
 
@@ -144,7 +182,7 @@ class Settings(BaseSettings):
     admin_token: SecretStr | None = None
 
     feedback_dir: Path | None = None
-    feedback_share: Annotated[float, Field(ge=0, le=1)] = 1.0
+    feedback_share: Share = 1.0
     feedback_queue: Annotated[int, Field(ge=1, le=1_000_000)] = 1_024
     feedback_rows: Annotated[int, Field(ge=1, le=100_000_000)] = 1_000_000
     feedback_seconds: Annotated[float, Field(gt=0, le=86_400)] = 60.0

@@ -4,6 +4,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 
 from contracts.release import UpdatePosition
 from service.api import Dropped, RankResponse
+from service.experiment_counts import ExperimentCounts
 from service.feedback_counts import FeedbackCounts
 from service.ranker import Outcome
 from service.releases import LoadedRelease
@@ -24,6 +25,7 @@ class Telemetry:
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
         self.feedback = FeedbackCounts(registry)
+        self.experiments = ExperimentCounts(registry)
         self.requests = Counter(
             "adsieve_rank_requests", "Answers of /rank, by HTTP status.", ["status"], registry=registry
         )
@@ -134,6 +136,8 @@ class Telemetry:
     def observe(self, outcome: Outcome) -> None:
         """Count one ranked request."""
         response = outcome.response
+        if response.arm is not None:
+            self.experiments.arm(response.arm)
         for stage in STAGES:
             self.stage_seconds.labels(stage).observe(getattr(response.timing_ms, stage) / 1000)
         self.candidates.observe(outcome.num_candidates)
