@@ -60,6 +60,7 @@ def new_host(tools: Any, models: Any, judge: Any, example_query: Any) -> Callabl
                 store=Path(root) / "store",
                 engine_threads=1,
                 heavy_engine="onnxruntime_cpu",
+                query_engine="onnxruntime_cpu",
                 update_wait_s=5.0,
                 failed_retry_s=0.0,
             )
