@@ -12,11 +12,12 @@ from contracts.errors import InputError, RequestError
 from indexing.stores import Store, open_store
 from service.body import read_body
 from service.follower import Follower
+from service.media import JSON
 from service.openapi import answers, body
 from service.settings import Settings
 from service.status import Releases, RollbackRequest, ServingRelease, releases, serving_release
 from service.tokens import require_token
-from service.wire import JSON, decode
+from service.wire import decode
 
 MAX_BODY_BYTES = 64 << 10
 SECURITY: dict[str, Any] = {"security": [{"admin_token": []}]}

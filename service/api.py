@@ -1,4 +1,4 @@
-"""What /rank takes and answers. Candidates and ads are columns, never one object each."""
+"""What /rank and /rank/batch take and answer. Candidates and ads are columns, never one object each."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -134,3 +134,33 @@ class RankResponse(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Degraded | None
     explain: Explain | None
     timing_ms: Timing
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why there is no answer (RFC 9457). ``field`` is the dotted path of the request field at fault."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    field: str | None = None
+
+
+class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Several requests in one body, each answered as if it had come alone at that moment."""
+
+    requests: list[RankRequest]
+
+
+class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one request of a batch: its ``answer`` where ``status`` is 200, else a ``problem``."""
+
+    status: int
+    answer: RankResponse | None = None
+    problem: Problem | None = None
+
+
+class BatchResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answers to a batch, in the order of its requests."""
+
+    answers: list[BatchAnswer]

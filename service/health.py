@@ -8,10 +8,10 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from service.follower import Follower
+from service.media import JSON
 from service.openapi import answers
 from service.status import Readiness, Releases, readiness, releases
 from service.telemetry import Telemetry
-from service.wire import JSON
 
 
 def health_router(follower: Follower, telemetry: Telemetry) -> APIRouter:

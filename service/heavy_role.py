@@ -28,12 +28,12 @@ from service.deadline import Deadline, DeadlineError
 from service.heavies import LoadedHeavy, load_heavy, usual_survivors
 from service.heavy_wire import PATH, call_of, decode_call, encode_logits
 from service.hot import HotApplication
+from service.media import JSON, MSGPACK
 from service.problems import HttpProblem, add_problem_handlers, respond_to
 from service.repeat import repeating
 from service.settings import Settings
 from service.telemetry import Telemetry
 from service.tokens import require_token
-from service.wire import JSON, MSGPACK
 from service.workers import Workers
 
 log = logging.getLogger(__name__)

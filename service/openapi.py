@@ -6,10 +6,10 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from service.api import RankRequest, RankResponse
-from service.problems import PROBLEM_JSON, Problem
+from service.api import Problem, RankRequest, RankResponse
+from service.media import JSON, MSGPACK
+from service.problems import PROBLEM_JSON
 from service.status import Readiness, Releases, RollbackRequest, ServingRelease
-from service.wire import JSON, MSGPACK
 
 _REF = "#/components/schemas/{name}"
 _TYPES = (RankRequest, RankResponse, Problem, Readiness, Releases, RollbackRequest, ServingRelease)

@@ -17,20 +17,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from contracts.errors import AdsieveError, ArtifactError, InputError, RequestError
+from service.api import Problem
 from service.deadline import DeadlineError
 from service.routing import NotServingError
 
 PROBLEM_JSON = "application/problem+json"
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A problem document. ``field`` is the dotted path of the request field at fault."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    field: str | None = None
 
 
 class HttpProblem(Exception):
@@ -49,33 +40,37 @@ class HttpProblem(Exception):
 
 
 def respond_to(error: Exception, *, retry_after_s: int) -> Response:
-    """The answer for an error. One that was not raised on purpose is a bug: 500, and nothing of it is shown."""
+    """The HTTP answer for an error."""
+    problem = problem_of(error)
+    headers = dict(error.headers or {}) if isinstance(error, HttpProblem | HTTPException) else {}
+    if problem.status == 503:
+        headers["Retry-After"] = str(retry_after_s)
+    return Response(msgspec.json.encode(problem), problem.status, headers, PROBLEM_JSON)
+
+
+def problem_of(error: Exception) -> Problem:
+    """What is told of an error. One that was not raised on purpose is a bug: 500, and nothing of it is shown."""
     match error:
         case HttpProblem():
-            headers = error.headers | ({"Retry-After": str(retry_after_s)} if error.status == 503 else {})
-            return problem_response(error.status, error.kind, str(error), headers=headers)
+            return _problem(error.status, error.kind, str(error))
         case RequestError():
-            return problem_response(422, "invalid-value", str(error), field=error.field)
+            return _problem(422, "invalid-value", str(error), field=error.field)
         case InputError():
-            return problem_response(400, "not-parseable", str(error))
+            return _problem(400, "not-parseable", str(error))
         case DeadlineError():
-            return respond_to(HttpProblem(503, "deadline", str(error)), retry_after_s=retry_after_s)
+            return _problem(503, "deadline", str(error))
         case NotServingError():
-            return respond_to(HttpProblem(503, "not-serving", str(error)), retry_after_s=retry_after_s)
+            return _problem(503, "not-serving", str(error))
         case ArtifactError():
-            return problem_response(409, "store", str(error))
+            return _problem(409, "store", str(error))
         case HTTPException():
-            return problem_response(error.status_code, "http", str(error.detail), headers=error.headers)
-    return problem_response(500, "internal", "an unexpected error, see the log")
+            return _problem(error.status_code, "http", str(error.detail))
+    return _problem(500, "internal", "an unexpected error, see the log")
 
 
-def problem_response(
-    status: int, kind: str, detail: str, *, field: str | None = None, headers: Mapping[str, str] | None = None
-) -> Response:
-    """A problem of type ``urn:adsieve:problem:KIND`` as an HTTP response."""
+def _problem(status: int, kind: str, detail: str, *, field: str | None = None) -> Problem:
     title = HTTPStatus(status).phrase
-    problem = Problem(type=f"urn:adsieve:problem:{kind}", title=title, status=status, detail=detail, field=field)
-    return Response(msgspec.json.encode(problem), status, headers, PROBLEM_JSON)
+    return Problem(type=f"urn:adsieve:problem:{kind}", title=title, status=status, detail=detail, field=field)
 
 
 def add_problem_handlers(app: FastAPI, *, retry_after_s: int) -> None:

@@ -22,6 +22,7 @@ from service.body import read_body
 from service.deadline import Deadline
 from service.feedback import FeedbackLog
 from service.follower import Follower
+from service.media import media_type
 from service.openapi import RANK_ANSWERS, RANK_BODY
 from service.problems import HttpProblem, respond_to
 from service.ranker import Stopwatch, Underway, light_stage
@@ -29,7 +30,7 @@ from service.releases import Snapshot
 from service.settings import Settings
 from service.shadow import Shadows
 from service.telemetry import Telemetry
-from service.wire import decode_request, encode_response, media_type
+from service.wire import decode_request, encode_response
 from service.workers import Workers
 
 log = logging.getLogger(__name__)

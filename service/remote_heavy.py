@@ -14,8 +14,8 @@ from service.batching import QueueFullError
 from service.deadline import Deadline, DeadlineError
 from service.heavy import HeavyCall, HeavyUnavailableError
 from service.heavy_wire import PATH, decode_logits, encode_call
+from service.media import MSGPACK
 from service.settings import Settings
-from service.wire import MSGPACK
 
 MAX_ANSWER_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 16

@@ -9,22 +9,27 @@ import msgspec
 import numpy as np
 
 from contracts.errors import InputError, RequestError
-from service.api import RankRequest, RankResponse
-
-JSON, MSGPACK = "application/json", "application/msgpack"
-MSGPACK_NAMES = frozenset({MSGPACK, "application/x-msgpack", "application/vnd.msgpack"})
+from service.api import BatchResponse, RankRequest, RankResponse
+from service.media import ENCODERS, JSON, MSGPACK
 
 T = TypeVar("T")
 
 Decoder: TypeAlias = msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]
 
+
+class _Batch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``BatchRequest``, so that one request that is wrong costs no other its answer."""
+
+    requests: list[msgspec.Raw]
+
+
 _DECODERS: dict[str, Decoder[RankRequest]] = {
     JSON: msgspec.json.Decoder(RankRequest),
     MSGPACK: msgspec.msgpack.Decoder(RankRequest),
 }
-_ENCODERS: dict[str, msgspec.json.Encoder | msgspec.msgpack.Encoder] = {
-    JSON: msgspec.json.Encoder(),
-    MSGPACK: msgspec.msgpack.Encoder(),
+_BATCH_DECODERS: dict[str, Decoder[_Batch]] = {
+    JSON: msgspec.json.Decoder(_Batch),
+    MSGPACK: msgspec.msgpack.Decoder(_Batch),
 }
 _FAULT = re.compile(r"^(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
 _FIELD_FAULT = re.compile(r"^Object (?P<fault>contains unknown|missing required) field `(?P<name>.*)`$", re.DOTALL)
@@ -40,22 +45,14 @@ class CandidateColumns:
     pair: dict[str, list[Any]] = field(default_factory=dict)
 
 
-def media_type(content_type: str | None) -> str | None:
-    """``application/json`` or ``application/msgpack`` for a Content-Type header, None for any other; JSON when absent.
-
-    Example:
-        >>> media_type("Application/JSON; charset=utf-8")
-        'application/json'
-    """
-    name = (content_type or JSON).partition(";")[0].strip().lower()
-    if name in MSGPACK_NAMES:
-        return MSGPACK
-    return JSON if name == JSON else None
-
-
-def decode_request(body: bytes, media: str = JSON) -> RankRequest:
+def decode_request(body: bytes | msgspec.Raw, media: str = JSON) -> RankRequest:
     """The bytes of a body to a request; the errors are those of ``decode``."""
     return _decode(body, _DECODERS[media], media)
+
+
+def split_batch(body: bytes, media: str = JSON) -> list[msgspec.Raw]:
+    """The requests of a batch, each still to be decoded; the errors are those of ``decode``."""
+    return _decode(body, _BATCH_DECODERS[media], media).requests
 
 
 def decode(body: bytes, type_: type[T]) -> T:
@@ -68,7 +65,7 @@ def decode(body: bytes, type_: type[T]) -> T:
     return _decode(body, msgspec.json.Decoder(type_), JSON)
 
 
-def _decode(body: bytes, decoder: Decoder[T], media: str) -> T:
+def _decode(body: bytes | msgspec.Raw, decoder: Decoder[T], media: str) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -77,9 +74,9 @@ def _decode(body: bytes, decoder: Decoder[T], media: str) -> T:
         raise InputError(f"the body is not valid {media}: {error}") from None
 
 
-def encode_response(response: RankResponse, media: str = JSON) -> bytes:
+def encode_response(response: RankResponse | BatchResponse, media: str = JSON) -> bytes:
     """The answer as bytes."""
-    return _ENCODERS[media].encode(response)
+    return ENCODERS[media].encode(response)
 
 
 def candidate_columns(candidates: list[str] | dict[str, Any], *, max_candidates: int) -> CandidateColumns:

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from contracts.errors import InputError, RequestError
-from service.wire import JSON, MSGPACK, candidate_columns, decode_request, media_type
+from service.media import JSON, MSGPACK, media_type
+from service.wire import candidate_columns, decode_request
 
 MINIMAL = {"scenario": "shopping", "query": {}}
 
