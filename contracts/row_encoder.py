@@ -8,8 +8,8 @@ place; on the rest both give the same bits.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -133,16 +133,29 @@ def _writer(part: FeatureEncoder, dense: Sequence[DenseEncoder]) -> _Writer:
             return _sequence(part)
 
 
-def _id_of(ids_of: TextIds) -> Callable[[Any], int]:
-    """The id of one value, of a type in ``_CATEGORY``; UnicodeEncodeError where its text is none."""
+class _KnownIds(dict[Any, int]):
+    """Ids of values of a type in ``_CATEGORY``, those that were asked before by one look-up in a dictionary.
 
-    @lru_cache(maxsize=CACHED_TEXTS)
-    def id_of(value: str | int) -> int:
+    A full dictionary begins anew: one that kept the order of use would touch more memory in every look-up than that
+    saves. UnicodeEncodeError where a text is none.
+    """
+
+    def __init__(self, ids_of: TextIds) -> None:
+        super().__init__()
+        self._ids_of = ids_of
+
+    def __missing__(self, value: str | int) -> int:
         text = value if isinstance(value, str) else str(int(value))
         text.encode()
-        return int(ids_of([text])[0])
+        found = int(self._ids_of([text])[0])
+        if len(self) >= CACHED_TEXTS:
+            self.clear()
+        self[value] = found
+        return found
 
-    return id_of
+
+def _id_of(ids_of: TextIds) -> Callable[[Any], int]:
+    return _KnownIds(ids_of).__getitem__
 
 
 def _categorical(part: CategoricalEncoder) -> _Writer:
@@ -277,6 +290,9 @@ def _instants(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _ids(values: Sequence[Any], id_of: Callable[[Any], int]) -> list[int]:
+    with suppress(TypeError):  # where not all are texts, which most are
+        "".join(values)
+        return list(map(id_of, values))
     types = set(map(type, values))
     if types <= _CATEGORY:
         return list(map(id_of, values))

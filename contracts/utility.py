@@ -44,8 +44,11 @@ class ObjectiveColumns:
 
     def probability(self, probabilities: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Of [C, H] the column that each candidate's objective pays for, 1 for the impression. Returns [C]."""
-        with_impression = np.concatenate([probabilities, np.ones((len(probabilities), 1))], axis=1)
-        return with_impression[np.arange(len(codes)), self._heads[codes]]
+        num_heads, heads = probabilities.shape[1], self._heads.take(codes)
+        paid = np.ones(len(codes))
+        for head in range(num_heads):
+            np.copyto(paid, probabilities[:, head], where=heads == head)
+        return paid
 
 
 def top_positions(utilities: np.ndarray, k: int) -> np.ndarray:

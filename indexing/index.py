@@ -42,7 +42,8 @@ class Pins:
 
     def take(self, rows: np.ndarray) -> "Pins":
         """The ads at these positions."""
-        return Pins(self.vectors[rows], self.bias[rows], None if self.scales is None else self.scales[rows])
+        scales = None if self.scales is None else self.scales.take(rows, axis=0)
+        return Pins(self.vectors.take(rows, axis=0), self.bias.take(rows, axis=0), scales)
 
 
 @dataclass(frozen=True, kw_only=True)
