@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ Precision = Literal["fp32", "bf16"]
 SMALLEST_PART = 16
 """Rows below which dividing costs more than it saves."""
 INSTALL = "pip install -r requirements/serve.txt"
+_FIRST_USE = Lock()
 
 
 class OpenVinoEngine:
@@ -241,14 +243,16 @@ def has_bf16() -> bool:
 def _import_openvino() -> Any:
     """OpenVINO, without its telemetry, which it does without where that cannot be imported.
 
-    On import it would report home from a process that is forked in a thread; other threads, which may hold locks at
-    that moment, have hung.
+    On import it would report home from a process that is forked in a thread. Its table of types is filled at first
+    use, in a way that two threads at once never come back from: one has the interpreter, the other the table.
     """
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    try:
-        import openvino
-    except ImportError as error:
-        raise AdsieveError(f"OpenVINO is not installed: {INSTALL}") from error
+    with _FIRST_USE:
+        try:
+            import openvino
+        except ImportError as error:
+            raise AdsieveError(f"OpenVINO is not installed: {INSTALL}") from error
+        openvino.Type.f32.to_dtype()
     return openvino
 
 

@@ -21,3 +21,23 @@ print(events, sys.modules["openvino_telemetry"])
 def test_it_is_imported_without_its_telemetry() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True)
     assert done.stdout == "[] None\n"
+
+
+FIRST_USE = """
+import sys, threading
+sys.setswitchinterval(1e-6)
+from engines.openvino_cpu import _import_openvino
+together = threading.Barrier(8)
+def use():
+    together.wait()
+    _import_openvino().Type.f32.to_dtype()
+threads = [threading.Thread(target=use, daemon=True) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_several_threads_may_be_the_first_to_use_it() -> None:
+    subprocess.run([sys.executable, "-c", FIRST_USE], check=True, timeout=60)
