@@ -25,9 +25,10 @@ class IndexManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     left out, ``statuses`` the ads by status, ``dropped`` and ``faults`` the ads that could not be embedded and why,
     ``coverage`` missing and out-of-vocabulary values by feature, for each model, ``shift`` how far they are from what
     the model was trained on, ``warnings`` what of it deserves a look. ``engine`` ran the pin tower; ``precision_loss``
-    tells how far its probabilities were from exact ones on some ads of every batch; ``retrieval``
-    tells, by head, which kind of FAISS index was chosen, ``retrieval_recall`` what share of the best ads of saved
-    requests it finds; ``updates`` which updates are merged into it; ``reencoded_from`` the index whose other blocks it shares. Times are ISO 8601, UTC.
+    tells how far its probabilities were from exact ones on some ads of every batch; ``retrieval`` tells, by head, which
+    kind of FAISS index was chosen, ``retrieval_recall`` what share of the best ads of saved requests it finds;
+    ``updates`` which updates are merged into it; ``reencoded_from`` the index whose other blocks it shares. Times are
+    ISO 8601, UTC.
     """
 
     version: str
