@@ -51,6 +51,9 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.index_build --check
 	$(BIN)/python -m benchmarks.id_lookup --check
 	$(BIN)/python -m benchmarks.publish --check
+	$(BIN)/python -m benchmarks.retrieval_recall --check
+	$(BIN)/python -m benchmarks.feedback --check
+	$(BIN)/python -m benchmarks.serving --check --pip-args="$(PIP_ARGS)"
 ifdef ADSIEVE_KUAIRAND
 	$(BIN)/python -m benchmarks.real_log "$(ADSIEVE_KUAIRAND)" --check
 	$(BIN)/python -m benchmarks.heavy_real_log "$(ADSIEVE_KUAIRAND)" --check
