@@ -42,7 +42,9 @@ def note_unknown(
     Raises:
         RequestError: There is one and the policy refuses it.
     """
-    known = frozenset().union(*(release.known_features for release in releases))
+    known = releases[0].known_features
+    if len(releases) > 1:
+        known = known.union(*(release.known_features for release in releases[1:]))
     unknown = [name for name in _given_names(query, pair, known) if name not in known]
     if unknown and settings.unknown_features == "refuse":
         raise RequestError("unknown feature, no model of this scenario reads it", field=unknown[0])

@@ -13,6 +13,9 @@ from service.candidates import Pool
 from service.releases import LoadedRelease
 from towers.serving import score
 
+CHUNK = 2_048
+"""Ads that are gathered and scored at once: what one step writes the next finds in the cache."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
@@ -63,8 +66,10 @@ class Ranking:
 
 def score_pool(release: LoadedRelease, pool: Pool, query_embedding: np.ndarray) -> Scored:
     """Score every ad of a pool against one query embedding [H, D+2]."""
-    pins = release.live.pins(pool.rows)
-    logits = score(query_embedding, pins.vectors, pins.bias, pins.scales)
+    logits = np.empty((len(pool.rows), len(query_embedding)), np.float32)
+    for start in range(0, len(pool.rows), CHUNK):
+        pins = release.live.pins(pool.rows[start : start + CHUNK])
+        logits[start : start + CHUNK] = score(query_embedding, pins.vectors, pins.bias, pins.scales)
     cold = pool.rows < 0
     if cold.any():
         pins = release.cold.pins

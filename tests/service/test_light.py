@@ -1,0 +1,22 @@
+"""Ads are scored in chunks; how many at once changes nothing."""
+
+import numpy as np
+
+from service import light
+from service.candidates import Pool
+from service.light import score_pool
+
+
+def test_chunks_change_nothing(snapshot, monkeypatch):
+    loaded = snapshot.releases["standard"]
+    rows = np.random.default_rng(0).integers(-1, len(loaded.index), 500)
+    count = len(rows)
+    pool = Pool(positions=np.arange(count), rows=rows, bids=np.ones(count), objectives=np.arange(count) % 3)
+    query = loaded.tower.embed_query(loaded.tower.query_rows.encode({}, event_time_us=0).encoded)[0]
+    whole = score_pool(loaded, pool, query)
+    monkeypatch.setattr(light, "CHUNK", 7)
+    in_chunks = score_pool(loaded, pool, query)
+    # A matrix product may sum in another order where it has other rows.
+    np.testing.assert_allclose(in_chunks.logits, whole.logits, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(in_chunks.utilities, whole.utilities, rtol=1e-6)
+    assert (in_chunks.logits[rows < 0] == in_chunks.logits[rows < 0][0]).all()
