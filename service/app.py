@@ -17,6 +17,7 @@ from service.openapi import document
 from service.problems import add_problem_handlers
 from service.rank_route import PATH, RankRoute, rank_router
 from service.repeat import repeating
+from service.serving_metrics import TELL_S
 from service.settings import Settings
 from service.shadow import Shadows
 from service.telemetry import Telemetry
@@ -28,12 +29,14 @@ log = logging.getLogger(__name__)
 def create_app(settings: Settings) -> FastAPI:
     """The application of one store, which may be empty: /rank answers 503 until a release is published.
 
-    ``app.state.follower`` is the ``Follower``, for whoever embeds the application.
+    ``app.state.follower`` is the ``Follower``, for whoever embeds the application; ``app.state.stop()`` makes it ready
+    no more, before its server ends.
     """
     telemetry = Telemetry()
     store = open_store(settings.store, local=settings.local)
     workers = Workers(settings, telemetry.heavy_batch, remote=settings.heavy_url is not None)
     follower = Follower(store.local, settings, telemetry, doubt=store.doubt, workers=workers)
+    telemetry.serving.watch(lambda: (follower.is_ready, workers.heavy_waiting))
     feedback = feedback_log(settings, telemetry.feedback, lambda: follower.snapshot.served())
     shadow_log = feedback_log(settings, telemetry.feedback, lambda: follower.snapshot.shadows.values(), folder="shadow")
     shadows = Shadows(settings, telemetry.experiments, workers=workers, feedback=shadow_log)
@@ -42,11 +45,14 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         with feedback or nullcontext(), shadow_log or nullcontext(), workers, shadows:
             repeated = [(follower.poll, settings.poll_interval_s), (follower.apply_updates, settings.update_interval_s)]
+            repeated.append((telemetry.serving.tell, TELL_S))
             if store.local is not store:
                 repeated.append((partial(follower.attempt, "refresh", store.refresh), settings.update_interval_s))
             # Threads of their own: updates wait neither for a release that loads nor for a route that does.
             try:
-                async with repeating(repeated):
+                async with repeating(repeated) as polled:
+                    if telemetry.serving.siblings_serve():
+                        await polled()  # else this process would take requests that it cannot answer yet
                     yield
             finally:
                 follower.close()
@@ -60,7 +66,7 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         redoc_url=None,
     )
-    app.state.follower = follower
+    app.state.follower, app.state.stop = follower, follower.stop
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     app.include_router(rank_router(rank))
     app.include_router(health_router(follower, telemetry))

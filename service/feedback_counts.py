@@ -34,7 +34,10 @@ class FeedbackCounts:
         )
         self._files = Counter("adsieve_feedback_files", "Whole pairs of files of the feedback log.", registry=registry)
         self._waiting = Gauge(
-            "adsieve_feedback_waiting", "Requests that the feedback log's writer has not taken up.", registry=registry
+            "adsieve_feedback_waiting",
+            "Requests that the feedback log's writer has not taken up.",
+            registry=registry,
+            multiprocess_mode="livesum",
         )
 
     def waiting(self, requests: int) -> None:

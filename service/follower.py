@@ -73,7 +73,7 @@ class Follower:
         self._failures: dict[str, Failure] = {}
         self._faults: dict[str, Failure] = {}
         self._held_before: list[LoadedRelease] = []
-        self._is_ready = False
+        self._is_ready, self._is_stopping = False, False
 
     @property
     def store(self) -> DirectoryStore:
@@ -100,8 +100,12 @@ class Follower:
 
     @property
     def is_ready(self) -> bool:
-        """True once every scenario of the store had a warm release, and from then on."""
-        return self._is_ready
+        """True once every scenario of the store had a warm release, and from then on until the process stops."""
+        return self._is_ready and not self._is_stopping
+
+    def stop(self) -> None:
+        """Be ready no more: the process is about to end, what it was asked is still answered."""
+        self._is_stopping = True
 
     def poll(self, *, retry_failed: bool = False) -> None:
         """Load what the pointers name and is not served yet.
@@ -136,9 +140,9 @@ class Follower:
         finally:
             self._renew_overlays()
             end, fault = self._overlays.log_end()
-            self._telemetry.log_readable.set(fault is None)
+            self._telemetry.serving.log_readable(fault is None)
             for loaded in self._snapshot.releases.values():
-                self._telemetry.updated(loaded, end)
+                self._telemetry.serving.updated(loaded, end)
         if fault is not None:
             raise fault
 
@@ -252,11 +256,10 @@ class Follower:
         return loaded
 
     def _serve(self, loaded: LoadedRelease) -> None:
-        before = self._snapshot.releases.get(loaded.scenario)
         with self._swapping:
             self._snapshot = self._snapshot.with_release(loaded)
         self._loaded_at[loaded.scenario] = time.time()
-        self._telemetry.loaded(before, loaded, self._loaded_at[loaded.scenario])
+        self._telemetry.serving.loaded(loaded, self._loaded_at[loaded.scenario])
         log.info("scenario %s is served by release %s", loaded.scenario, loaded.release.release_id)
 
     def _fall_back(self, scenario: str) -> None:

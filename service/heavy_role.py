@@ -31,6 +31,7 @@ from service.hot import HotApplication
 from service.media import JSON, MSGPACK
 from service.problems import HttpProblem, add_problem_handlers, respond_to
 from service.repeat import repeating
+from service.serving_metrics import TELL_S
 from service.settings import Settings
 from service.telemetry import Telemetry
 from service.tokens import require_token
@@ -56,11 +57,16 @@ class HeavyHost:
         self.heavies: dict[str, LoadedHeavy] = {}
         self.failures: dict[str, str] = {}
         self._tried: dict[str, float] = {}
+        self._is_stopping = False
 
     @property
     def is_ready(self) -> bool:
         """Whether there is anything to run and nothing of what is named is missing."""
-        return bool(self.heavies) and not self.failures
+        return bool(self.heavies) and not self.failures and not self._is_stopping
+
+    def stop(self) -> None:
+        """Be ready no more: the process is about to end, what it was asked is still answered."""
+        self._is_stopping = True
 
     def poll(self) -> None:
         """Open what the store names and is not open; let go what it names no more."""
@@ -188,15 +194,18 @@ def create_heavy_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        works = [(host.poll, settings.poll_interval_s)]
+        works = [(host.poll, settings.poll_interval_s), (telemetry.serving.tell, TELL_S)]
         if store.local is not store:
             works.append((store.refresh, settings.update_interval_s))
         with workers:
-            async with repeating(works):
+            async with repeating(works) as polled:
+                if telemetry.serving.siblings_serve():
+                    await polled()  # else this process would take calls that it cannot answer yet
                 yield
 
     app = HotApplication({PATH: route}, title="adsieve heavy", version="1", lifespan=lifespan, redoc_url=None)
-    app.state.host = host
+    app.state.host, app.state.stop = host, host.stop
+    telemetry.serving.watch(lambda: (host.is_ready, workers.heavy_waiting))
 
     @app.get("/health/live", summary="The process runs")
     async def live() -> dict[str, bool]:

@@ -1,6 +1,6 @@
 """What ranks, alive between startup and shutdown of the application: threads for each stage, with own limits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import TracebackType
@@ -28,16 +28,17 @@ class Workers:
         self._stack: ExitStack | None = None
         self._rank: ThreadPoolExecutor | None = None
         self._heavy: HeavyRunner | None = None
+        self._waiting: Sized = ()
 
     def __enter__(self) -> "Workers":
         with ExitStack() as stack:
             if self._settings.rank_threads:
                 self._rank = stack.enter_context(ThreadPoolExecutor(self._settings.rank_threads, "rank"))
-            self._heavy = (
-                stack.enter_context(RemoteRunner(self._settings))
-                if self._is_remote
-                else BatchedRunner(stack.enter_context(self._batcher()))
-            )
+            if self._is_remote:
+                self._heavy = stack.enter_context(RemoteRunner(self._settings))
+            else:
+                self._waiting = stack.enter_context(self._batcher())
+                self._heavy = BatchedRunner(self._waiting)
             self._stack = stack.pop_all()
         return self
 
@@ -63,6 +64,11 @@ class Workers:
         if self._heavy is None:
             raise RuntimeError("the application's lifespan has not begun or is over: no thread ranks")
         return self._heavy
+
+    @property
+    def heavy_waiting(self) -> int:
+        """Calls that wait for the heavy ranker of this process."""
+        return len(self._waiting)
 
     def _batcher(self) -> Batcher[HeavyCall, np.ndarray]:
         settings = self._settings

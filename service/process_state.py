@@ -1,0 +1,120 @@
+"""What each process of a host serves, told to its siblings, so that whichever answers /metrics tells of all.
+
+Without a directory a process knows of itself alone. With one, each process holds a lock there for as long as it lives
+and writes its state beside it; a state whose lock nobody holds is of a process that died, and is forgotten.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+
+import msgspec
+from prometheus_client.multiprocess import mark_process_dead
+
+DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""Where processes share what they count; the name is that of prometheus_client, which reads it when imported."""
+
+_LOCK, _STATE = ".lock", ".state"
+
+
+class ReleaseState(msgspec.Struct, frozen=True, kw_only=True):
+    """A release that serves a scenario. Moments are Unix time; ``engines`` are by model."""
+
+    scenario: str
+    release: str
+    two_tower: str
+    index: str
+    heavy: str
+    loaded_at: float
+    watermark: float
+    engines: dict[str, str]
+    update_position: int = 0
+    updates_waiting: int = 0
+    update_applied: float = 0.0
+    log_damaged: int = 0
+    overlay_rows: int = 0
+    content_dropped: int = 0
+
+
+class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
+    """One process. ``log_readable`` is None before the log of updates was first read."""
+
+    ready: bool = False
+    heavy_waiting: int = 0
+    log_readable: bool | None = None
+    releases: dict[str, ReleaseState] = {}
+
+
+class ProcessBoard:
+    """Where processes read of one another. A process has one at most.
+
+    Args:
+        directory: Shared by the processes of one ``adsieve serve``; None for a process alone.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory, self._own = directory, str(os.getpid())
+        self._lock = None if directory is None else _locked(directory / f"{self._own}{_LOCK}")
+        self._posted = b""
+
+    def post(self, state: ProcessState) -> None:
+        """Tell the others."""
+        text = msgspec.json.encode(state)
+        if self._directory is None or text == self._posted:
+            return
+        unfinished = self._directory / f"{self._own}.new"
+        unfinished.write_bytes(text)
+        unfinished.replace(self._directory / f"{self._own}{_STATE}")
+        self._posted = text
+
+    def others(self) -> list[ProcessState]:
+        """States of the other processes that live."""
+        if self._directory is None:
+            return []
+        self._forget_the_dead(self._directory)
+        states = []
+        for path in sorted(self._directory.glob(f"*{_STATE}")):
+            if path.stem != self._own:
+                try:
+                    states.append(msgspec.json.decode(path.read_bytes(), type=ProcessState))
+                except FileNotFoundError:  # it was forgotten meanwhile
+                    continue
+        return states
+
+    def _forget_the_dead(self, directory: Path) -> None:
+        """Remove the states and the gauges of dead processes; what they counted stays counted."""
+        for path in directory.glob(f"*{_LOCK}"):
+            if path.stem != self._own and _is_free(path):
+                (directory / f"{path.stem}{_STATE}").unlink(missing_ok=True)
+                mark_process_dead(path.stem, str(directory))
+                path.unlink(missing_ok=True)
+
+
+def shared_directory() -> Path | None:
+    """Where the processes of this service share what they count; None where there is one process."""
+    directory = os.environ.get(DIRECTORY_VARIABLE)
+    return Path(directory) if directory else None
+
+
+def _locked(path: Path) -> int:
+    """A lock that ends with this process."""
+    while True:
+        lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists() and path.stat().st_ino == os.fstat(lock).st_ino:
+            return lock
+        os.close(lock)  # another process took the file, not locked yet, for that of a dead one
+
+
+def _is_free(path: Path) -> bool:
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True
