@@ -53,6 +53,7 @@ def create_app(settings: Settings) -> FastAPI:
                 async with repeating(repeated) as polled:
                     if telemetry.serving.siblings_serve():
                         await polled()  # else this process would take requests that it cannot answer yet
+                    telemetry.serving.listens()
                     yield
             finally:
                 follower.close()

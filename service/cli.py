@@ -1,6 +1,5 @@
 """Commands of the service: ``adsieve serve`` and ``adsieve rank``."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -27,33 +26,53 @@ def serve(
         Literal["rank", "heavy"],
         typer.Option(help="rank answers /rank; heavy runs heavy rankers for hosts whose ADSIEVE_HEAVY_URL it is."),
     ] = "rank",
+    workers: Annotated[
+        int, typer.Option(help="Processes that answer, on one socket; they share the mapped memory.", min=1, max=256)
+    ] = 1,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(case_sensitive=False, help="Least level shown.")
     ] = "info",
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option(help="text is for people; json is one object a line.")
+    ] = "text",
 ) -> None:
     """Serve POST /rank over HTTP, following the releases of a store; or, with --role heavy, the heavy stage alone.
 
     Limits and policies come from ADSIEVE_* variables, such as ADSIEVE_UNKNOWN_ADS=score or ADSIEVE_MAX_IN_FLIGHT=128;
     the admin routes need ADSIEVE_ADMIN_TOKEN. The store may still be empty: a release is picked up once published.
+
+    SIGTERM ends it once the requests in flight are answered; with several workers, SIGHUP renews one after another.
     """
-    import logging
+    settings, listener = load_settings(store, local), listening(host, port)
+    if workers > 1 and "engine_threads" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"engine_threads": threads_each(workers)})
+    limit_threads(settings.engine_threads)
+    from service.logs import set_up_logs
+    from service.server import ServeOptions, serve_process
+    from service.supervisor import Supervisor, shared_counts
+
+    options = ServeOptions(settings=settings, role=role, log_level=log_level, log_format=log_format)
+    if workers == 1:
+        serve_process(options, listener)
+        return
+    set_up_logs(log_level, log_format)
+    with listener, shared_counts():
+        Supervisor(options, listener, workers).run()
+
+
+def threads_each(workers: int) -> int:
+    """Threads for one of so many processes: the cores that this one may use, shared out."""
     import os
 
-    settings, listener = load_settings(store, local), listening(host, port)
-    # NumPy's BLAS reads this once, when it is first imported: below.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(settings.engine_threads))
-    import faiss
-    import uvicorn
+    return max(1, len(os.sched_getaffinity(0)) // workers)
 
-    from service.app import create_app
-    from service.heavy_role import create_heavy_app
 
-    faiss.omp_set_num_threads(settings.engine_threads)
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    app = create_app(settings) if role == "rank" else create_heavy_app(settings)
-    config = uvicorn.Config(app, host=host, port=port, log_level=log_level, access_log=False)
-    with listener, suppress(KeyboardInterrupt):  # raised again by the server once it is down
-        uvicorn.Server(config).run(sockets=[listener])
+def limit_threads(threads: int) -> None:
+    """Limit what libraries read once, when they are first imported, here and in processes that begin later."""
+    import os
+
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ.setdefault(variable, str(threads))
 
 
 def rank(

@@ -24,7 +24,7 @@ def health_router(follower: Follower, telemetry: Telemetry) -> APIRouter:
 
     @router.get("/health/ready", summary="Requests are answered", responses=_READY, response_class=Response)
     async def ready() -> Response:
-        state = readiness(follower)
+        state = readiness(follower, telemetry.serving.num_loading)
         return Response(msgspec.json.encode(state), 200 if state.ready else 503, media_type=JSON)
 
     @router.get("/metrics", summary="Prometheus metrics", responses=_METRICS, response_class=Response)

@@ -201,6 +201,7 @@ def create_heavy_app(settings: Settings) -> FastAPI:
             async with repeating(works) as polled:
                 if telemetry.serving.siblings_serve():
                     await polled()  # else this process would take calls that it cannot answer yet
+                telemetry.serving.listens()
                 yield
 
     app = HotApplication({PATH: route}, title="adsieve heavy", version="1", lifespan=lifespan, redoc_url=None)
@@ -214,7 +215,9 @@ def create_heavy_app(settings: Settings) -> FastAPI:
     @app.get("/health/ready", summary="Calls are answered", response_class=Response)
     async def ready() -> Response:
         engines = {version: heavy.engine for version, heavy in host.heavies.items()}
-        state = HeavyState(ready=host.is_ready, heavies=engines, failures=host.failures)
+        state = HeavyState(
+            ready=host.is_ready and not telemetry.serving.num_loading, heavies=engines, failures=host.failures
+        )
         return Response(msgspec.json.encode(state), 200 if state.ready else 503, media_type=JSON)
 
     @app.get("/metrics", summary="Prometheus metrics", response_class=Response)

@@ -6,12 +6,12 @@ and writes its state beside it; a state whose lock nobody holds is of a process 
 
 import fcntl
 import os
+import threading
 from pathlib import Path
 
 import msgspec
-from prometheus_client.multiprocess import mark_process_dead
 
-DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+COUNTS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """Where processes share what they count; the name is that of prometheus_client, which reads it when imported."""
 
 _LOCK, _STATE = ".lock", ".state"
@@ -37,9 +37,14 @@ class ReleaseState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
-    """One process. ``log_readable`` is None before the log of updates was first read."""
+    """One process.
+
+    ``loading`` says that it takes requests and was never ready; ``log_readable`` is None before the log of updates was
+    first read.
+    """
 
     ready: bool = False
+    loading: bool = False
     heavy_waiting: int = 0
     log_readable: bool | None = None
     releases: dict[str, ReleaseState] = {}
@@ -55,7 +60,7 @@ class ProcessBoard:
     def __init__(self, directory: Path | None) -> None:
         self._directory, self._own = directory, str(os.getpid())
         self._lock = None if directory is None else _locked(directory / f"{self._own}{_LOCK}")
-        self._posted = b""
+        self._posted, self._posting = b"", threading.Lock()
 
     def post(self, state: ProcessState) -> None:
         """Tell the others."""
@@ -63,9 +68,10 @@ class ProcessBoard:
         if self._directory is None or text == self._posted:
             return
         unfinished = self._directory / f"{self._own}.new"
-        unfinished.write_bytes(text)
-        unfinished.replace(self._directory / f"{self._own}{_STATE}")
-        self._posted = text
+        with self._posting:
+            unfinished.write_bytes(text)
+            unfinished.replace(self._directory / f"{self._own}{_STATE}")
+            self._posted = text
 
     def others(self) -> list[ProcessState]:
         """States of the other processes that live."""
@@ -83,6 +89,8 @@ class ProcessBoard:
 
     def _forget_the_dead(self, directory: Path) -> None:
         """Remove the states and the gauges of dead processes; what they counted stays counted."""
+        from prometheus_client.multiprocess import mark_process_dead  # not in the supervisor, which counts nothing
+
         for path in directory.glob(f"*{_LOCK}"):
             if path.stem != self._own and _is_free(path):
                 (directory / f"{path.stem}{_STATE}").unlink(missing_ok=True)
@@ -92,7 +100,7 @@ class ProcessBoard:
 
 def shared_directory() -> Path | None:
     """Where the processes of this service share what they count; None where there is one process."""
-    directory = os.environ.get(DIRECTORY_VARIABLE)
+    directory = os.environ.get(COUNTS_VARIABLE)
     return Path(directory) if directory else None
 
 

@@ -86,6 +86,7 @@ class ServingMetrics(Collector):
     def __init__(self, board: ProcessBoard) -> None:
         self._board, self._own = board, ProcessState()
         self._changing = threading.Lock()
+        self._listens, self._was_ready = False, False
         self._sample: Callable[[], tuple[bool, int]] = lambda: (False, 0)
 
     def watch(self, sample: Callable[[], tuple[bool, int]]) -> None:
@@ -130,11 +131,23 @@ class ServingMetrics(Collector):
 
     def _current(self) -> ProcessState:
         ready, heavy_waiting = self._sample()
-        return msgspec.structs.replace(self._own, ready=ready, heavy_waiting=heavy_waiting)
+        self._was_ready |= ready
+        loading = self._listens and not self._was_ready
+        return msgspec.structs.replace(self._own, ready=ready, loading=loading, heavy_waiting=heavy_waiting)
 
     def siblings_serve(self) -> bool:
         """Whether another process of this host is ready."""
         return any(state.ready for state in self._board.others())
+
+    def listens(self) -> None:
+        """Note that this process takes requests from now on."""
+        self._listens = True
+        self.tell()
+
+    @property
+    def num_loading(self) -> int:
+        """Other processes that take requests of this host and were never ready."""
+        return sum(state.loading for state in self._board.others())
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """All gauges, as prometheus_client asks for them."""

@@ -88,7 +88,8 @@ class Settings(BaseSettings):
             default ``hosts/<name of the host>`` in a directory store, a folder of the user's cache for Redis.
         update_interval_s: How often new updates are brought into effect, and a Redis store is asked for news.
         update_wait_s: How long a release that is loaded waits for another process to bring its updates into effect.
-        max_index_age_h: Answers from an index whose watermark is older carry a warning; None is no limit.
+        max_index_age_h: An index whose watermark is older counts as old; None is no limit.
+        old_index: Answers from an old index carry a warning (``warn``), or its scenario gets 503 (``refuse``).
 
     Work:
         rank_threads: Requests in their light stage at the same time; 0 runs it on the event loop itself.
@@ -111,7 +112,16 @@ class Settings(BaseSettings):
         retrieval_overfetch: Without candidates, ads fetched per survivor, before exact utility re-ranks them.
         poll_interval_s: How often the store's pointer is read.
         failed_retry_s: Pause before a release that could not be loaded is tried again.
+
+    Operations:
         admin_token: Bearer token of the admin routes; without one they answer 401 to everybody.
+        rank_token: Bearer token that rank requests need; None lets everybody rank.
+        body_timeout_s: How long the body of a request may take to arrive; a slower one gets 408.
+        shutdown_s: When told to stop, how long requests in flight may take; what is left then is cut off.
+        drain_s: When told to stop, how long requests are still taken while /health/ready already says no, so that a
+            load balancer looks elsewhere first.
+        slow_ms: Answers that took longer are logged with their stages; None logs none.
+        log_lines_per_s: Most lines a second of slow, degraded and failed requests each, in a process.
 
     Feedback log:
         feedback_dir: Where answered requests are logged for the next training run; None is nowhere. Several processes
@@ -180,6 +190,13 @@ class Settings(BaseSettings):
     poll_interval_s: Annotated[float, Field(gt=0, le=86_400)] = 1.0
     failed_retry_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     admin_token: SecretStr | None = None
+    rank_token: SecretStr | None = None
+    body_timeout_s: Annotated[float, Field(gt=0, le=3_600)] = 10.0
+    shutdown_s: Annotated[int, Field(ge=1, le=3_600)] = 30
+    drain_s: Annotated[float, Field(ge=0, le=3_600)] = 0.0
+    slow_ms: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_MS)] | None = None
+    log_lines_per_s: Annotated[float, Field(gt=0, le=10_000)] = 5.0
+    old_index: Literal["warn", "refuse"] = "warn"
 
     feedback_dir: Path | None = None
     feedback_share: Share = 1.0

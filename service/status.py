@@ -58,19 +58,27 @@ class Releases(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether requests are answered; refused releases and faults are told here even while an older release serves."""
+    """Whether requests are answered; refused releases and faults are told here even while an older release serves.
+
+    ``loading`` are other processes of this host that take requests already and have no release yet.
+    """
 
     ready: bool
+    loading: int
     serving: dict[str, str]
     refused: list[RefusedRelease]
     faults: list[Fault]
 
 
-def readiness(follower: Follower) -> Readiness:
+def readiness(follower: Follower, loading: int = 0) -> Readiness:
     """What the process serves, without asking the store."""
     serving = {name: loaded.release.release_id for name, loaded in follower.snapshot.releases.items()}
     return Readiness(
-        ready=follower.is_ready, serving=serving, refused=_refused(follower.failures), faults=_faults(follower)
+        ready=follower.is_ready and loading == 0,
+        loading=loading,
+        serving=serving,
+        refused=_refused(follower.failures),
+        faults=_faults(follower),
     )
 
 

@@ -1,0 +1,99 @@
+"""Log lines: text, or one JSON object a line; the request's id stands in every line that concerns a request."""
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+
+Format = Literal["text", "json"]
+
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+_REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
+
+
+@contextmanager
+def logging_request(request_id: str | None) -> Iterator[None]:
+    """Lines that are logged inside, in this thread or task, carry the id."""
+    token = _REQUEST_ID.set(request_id)
+    try:
+        yield
+    finally:
+        _REQUEST_ID.reset(token)
+
+
+def set_up_logs(level: str, form: Format) -> None:
+    """Let all loggers of the process write to standard error.
+
+    Args:
+        level: Least level shown, such as ``info``.
+        form: Of a line.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else TextLines(TEXT))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(True)
+
+
+class TextLines(logging.Formatter):
+    """Lines for a person, the request's id and fields at the end."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        line = super().formatMessage(record)
+        return line + "".join(f" {name}={value}" for name, value in _extras(record).items())
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time (RFC 3339, UTC), level, logger, process, message, and what belongs to the event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": record.process,
+            "message": record.getMessage(),
+            **_extras(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def _extras(record: logging.LogRecord) -> dict[str, Any]:
+    """The request's id, if any, and ``extra={"fields": ...}`` of the call."""
+    request_id = _REQUEST_ID.get()
+    return ({} if request_id is None else {"request_id": request_id}) | getattr(record, "fields", {})
+
+
+class RateLimit:
+    """Lets through so many events a second, as many at once after a quiet second; safe in any thread.
+
+    Args:
+        per_s: Above 0.
+    """
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s, self._most = per_s, max(per_s, 1.0)
+        self._left, self._at, self._held_back = self._most, time.monotonic(), 0
+        self._lock = threading.Lock()
+
+    def passes(self) -> int | None:
+        """How many events were held back since the last that passed; None where this one is held back too."""
+        with self._lock:
+            now = time.monotonic()
+            self._left = min(self._most, self._left + (now - self._at) * self._per_s)
+            self._at = now
+            if self._left < 1:
+                self._held_back += 1
+                return None
+            self._left -= 1
+            held_back, self._held_back = self._held_back, 0
+            return held_back

@@ -1,0 +1,111 @@
+"""One process that serves an application on a socket that is already bound, until it is told to stop."""
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Literal
+
+import uvicorn
+
+from service.logs import Format, set_up_logs
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """What every process of one ``adsieve serve`` is made from; sent to workers as it is, tokens included."""
+
+    settings: Settings
+    role: Literal["rank", "heavy"] = "rank"
+    log_level: str = "info"
+    log_format: Format = "text"
+
+
+def serve_process(options: ServeOptions, listener: socket.socket, listening: Callable[[], None] = lambda: None) -> None:
+    """Serve until SIGTERM or SIGINT: requests in flight are answered, new connections refused.
+
+    A second signal ends a pause for load balancers (``drain_s``), a third cuts requests off.
+
+    Args:
+        listener: Bound; listened on once the application has begun.
+        listening: Called, in another thread, once connections are taken.
+    """
+    set_up_logs(options.log_level, options.log_format)
+    app = _application(options)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=options.settings.shutdown_s,
+    )
+    server = uvicorn.Server(config)
+    stop = _Stop(server, app.state.stop, options.settings.drain_s)
+    server.handle_exit = stop.on_signal  # type: ignore[method-assign]
+    threading.Thread(target=_tell, args=(server, listening), daemon=True).start()
+    with listener:
+        server.run(sockets=[listener])
+
+
+def _application(options: ServeOptions) -> "FastAPI":
+    """The application of a role; libraries that read their number of threads when imported are imported here."""
+    import faiss
+
+    from service.app import create_app
+    from service.heavy_role import create_heavy_app
+
+    faiss.omp_set_num_threads(options.settings.engine_threads)
+    return create_app(options.settings) if options.role == "rank" else create_heavy_app(options.settings)
+
+
+class _Stop:
+    """What a signal does to a server."""
+
+    def __init__(self, server: uvicorn.Server, stop: Callable[[], None], drain_s: float) -> None:
+        self._server, self._stop, self._drain_s = server, stop, drain_s
+        self._signals = 0
+
+    def on_signal(self, sig: int, frame: FrameType | None) -> None:
+        """Stop, or stop sooner."""
+        self._signals += 1
+        self._stop()
+        if self._signals == 1 and self._drain_s > 0:
+            timer = threading.Timer(self._drain_s, self._end)
+            timer.daemon = True
+            timer.start()
+        elif self._signals <= 2:
+            self._end()
+        else:
+            self._server.force_exit = True
+
+    def _end(self) -> None:
+        self._server.should_exit = True
+
+
+def _tell(server: uvicorn.Server, listening: Callable[[], None]) -> None:
+    pause = threading.Event()
+    while not server.started:
+        pause.wait(_TICK_S)
+    log.info("process %d takes connections", os.getpid())
+    listening()
+
+
+def end_with_parent(parent_is_gone: Callable[[], object]) -> None:
+    """Stop as if told to, once ``parent_is_gone`` returns; that blocks in a thread of its own."""
+
+    def watch() -> None:
+        parent_is_gone()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()

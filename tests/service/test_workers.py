@@ -1,0 +1,212 @@
+"""``adsieve serve --workers 2``, as real processes: what they count, how one is lost, how they are renewed and end."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+SERVE = "import typer, service.cli; typer.run(service.cli.serve)"
+TOKEN = "very-secret"
+
+
+class Service:
+    """A running ``adsieve serve``; each request goes over a connection of its own, so to any worker."""
+
+    def __init__(self, store: Path, arguments: list[str], environment: dict[str, str], directory: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.log = directory / "serve.log"
+        self.counts = directory / "tmp"
+        self.counts.mkdir()
+        command = [sys.executable, "-c", SERVE, "--store", str(store), "--port", str(self.port), *arguments]
+        variables = {"OMP_NUM_THREADS": "1", "ADSIEVE_ENGINE_THREADS": "1", "TMPDIR": str(self.counts)}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, env=os.environ | variables | environment, stderr=log, stdout=log)
+
+    def request(self, method: str, path: str, **options) -> httpx.Response:
+        return httpx.request(method, f"http://127.0.0.1:{self.port}{path}", timeout=30, **options)
+
+    def is_ready(self) -> bool:
+        try:
+            return self.request("GET", "/health/ready").status_code == 200
+        except httpx.TransportError:
+            if self.process.poll() is not None:
+                raise RuntimeError(self.log.read_text()) from None
+            return False
+
+    def metrics(self) -> dict[str, float]:
+        lines = self.request("GET", "/metrics").text.splitlines()
+        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+    def workers(self) -> list[int]:
+        text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [pid for pid in map(int, text.split()) if "spawn_main" in command_line(pid)]
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def wait_until(condition, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError("waited in vain")
+        time.sleep(0.05)
+
+
+@contextmanager
+def serving(store: Path, directory: Path, *arguments: str, **environment: str):
+    service = Service(store, list(arguments), environment, directory)
+    try:
+        wait_until(service.is_ready)
+        yield service
+    finally:
+        service.process.kill()
+        service.process.wait()
+
+
+@pytest.fixture(scope="module")
+def service(artifacts, tmp_path_factory):
+    """Two workers over a store of this module's own."""
+    from indexing.store import DirectoryStore
+
+    root = tmp_path_factory.mktemp("workers")
+    store = DirectoryStore(root / "store")
+    for scenario in ("shopping", "standard"):
+        publish(store, artifacts, scenario, 0)
+    options = {"ADSIEVE_ADMIN_TOKEN": TOKEN, "ADSIEVE_POLL_INTERVAL_S": "0.2", "ADSIEVE_BODY_TIMEOUT_S": "60"}
+    with serving(store.root, root, "--workers", "2", "--log-format", "json", **options) as service:
+        wait_until(lambda: service.metrics()["adsieve_ready_processes"] == 2)
+        service.store = store
+        yield service
+
+
+def publish(store, artifacts: Path, scenario: str, generation: int):
+    return store.publish(
+        two_tower=artifacts / f"{scenario}-{generation}",
+        heavy=artifacts / "heavy",
+        index=artifacts / f"{scenario}-{generation}-index",
+    )
+
+
+@pytest.fixture(scope="module")
+def body(example_query):
+    return {"scenario": "shopping", "query": example_query(1), "candidates": ["shopping-1", "shopping-2", "nobody"]}
+
+
+ANSWERED = 'adsieve_rank_requests_total{status="200"}'
+
+
+def test_any_worker_tells_the_sums_of_all(service, body):
+    before = service.metrics().get(ANSWERED, 0)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: service.request("POST", "/rank", json=body), range(40)))
+    assert {answer.status_code for answer in answers} == {200}
+    for _ in range(8):
+        metrics = service.metrics()
+        assert metrics[ANSWERED] == before + 40
+        assert metrics['adsieve_stage_seconds_count{stage="light"}'] == before + 40
+        assert metrics['adsieve_dropped_ads_total{reason="unknown"}'] == before + 40
+        assert metrics["adsieve_processes"] == metrics["adsieve_ready_processes"] == 2
+        assert metrics["adsieve_rank_in_flight"] == 0
+    counts = list(service.counts.glob("adsieve-counts-*/counter_*.db"))
+    assert len(counts) == 2
+    assert [path.parent.stat().st_mode & 0o777 for path in counts] == [0o700] * 2
+
+
+def test_no_command_line_holds_a_token(service):
+    assert len(service.workers()) == 2
+    for pid in (service.process.pid, *service.workers()):
+        assert command_line(pid)
+        assert TOKEN not in command_line(pid)
+    assert service.request("POST", "/admin/reload").status_code == 401
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    assert service.request("POST", "/admin/reload", headers=headers).status_code == 200
+
+
+def test_a_killed_worker_is_started_again_and_what_it_counted_stays(service, body):
+    before = service.metrics()[ANSWERED]
+    killed, other = service.workers()
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: killed not in service.workers())
+    answers = [service.request("POST", "/rank", json=body) for _ in range(10)]
+    assert {answer.status_code for answer in answers} == {200}
+    assert service.metrics()[ANSWERED] == before + 10
+    wait_until(lambda: service.metrics()["adsieve_ready_processes"] == 2)
+    assert other in service.workers()
+    assert len(service.workers()) == 2
+    for _ in range(4):
+        assert service.metrics()[ANSWERED] == before + 10
+    assert not list(service.counts.glob(f"adsieve-counts-*/gauge_live*_{killed}.db"))
+    assert list(service.counts.glob(f"adsieve-counts-*/counter_{killed}.db"))
+
+
+def test_what_a_new_release_replaced_is_told_by_no_worker(service, artifacts):
+    def releases() -> set[str]:
+        pattern = re.compile(r'adsieve_release_loaded_timestamp_seconds\{.*release="([^"]+)".*scenario="shopping"')
+        matches = [pattern.match(name) for name in service.metrics()]
+        return {match[1] for match in matches if match}
+
+    old = service.store.current("shopping").release_id
+    assert releases() == {old}
+    new = publish(service.store, artifacts, "shopping", 1).release_id
+    wait_until(lambda: releases() == {new})
+    wait_until(lambda: all(releases() == {new} for _ in range(6)))
+    assert service.metrics()['adsieve_engine_info{engine="onnxruntime_cpu",model="heavy",scenario="shopping"}'] == 1
+
+
+def test_sighup_renews_every_worker_and_no_request_fails(service, body):
+    before = set(service.workers())
+    service.process.send_signal(signal.SIGHUP)
+    statuses = []
+
+    def are_renewed() -> bool:
+        statuses.append(service.request("POST", "/rank", json=body).status_code)
+        return before.isdisjoint(service.workers()) and len(service.workers()) == 2
+
+    wait_until(are_renewed)
+    assert set(statuses) == {200}
+
+
+def test_sigterm_answers_what_is_in_flight_and_refuses_what_is_new(service, body):
+    text = json.dumps(body).encode()
+    head = f"POST /rank HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
+    (counts,) = service.counts.glob("adsieve-counts-*")
+    workers = service.workers()
+    with socket.create_connection(("127.0.0.1", service.port), timeout=30) as connection:
+        connection.sendall(head.encode() + text[:10])
+        wait_until(lambda: service.metrics()["adsieve_rank_in_flight"] == 1)
+        service.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not can_connect(service.port))
+        connection.sendall(text[10:])
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert service.process.wait(30) == 0
+    assert not any(command_line(pid) for pid in workers)
+    assert not counts.exists()
+    for line in service.log.read_text().splitlines():
+        assert {"time", "level", "logger", "process", "message"} <= json.loads(line).keys()
+    assert "Traceback" not in service.log.read_text()
+
+
+def can_connect(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
