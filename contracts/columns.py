@@ -134,11 +134,27 @@ class Lists:
         before = np.cumsum(self.lengths) - self.lengths
         return self.values.take(pa.array(np.repeat(self.starts - before, self.lengths) + np.arange(self.lengths.sum())))
 
+    def fill(self, out: np.ndarray, ids_of: TextIds) -> None:
+        """Write the ids of the first L values of each row into ``out`` int32 [B, L], which is zeros."""
+        width = out.shape[1]
+        if self._are_many(int(np.minimum(self.lengths, width).sum())):
+            step = np.arange(width)
+            kept = step < self.lengths[:, None]
+            out[kept] = self.encode((self.starts[:, None] + step)[kept], ids_of)
+            return
+        ids = np.append(value_ids(self.values, ids_of), np.zeros(width, np.int32))
+        for place in range(width):  # behind the last value there are zeros to read
+            np.multiply(ids.take(self.starts + place, mode="clip"), self.lengths > place, out=out[:, place])
+
     def encode(self, positions: np.ndarray, ids_of: TextIds) -> np.ndarray:
         """int32 [n] ids of the values at ``positions``; long lists of which few values are kept are not read whole."""
-        if len(self.values) > 4 * len(positions) + _FEW:
+        if self._are_many(len(positions)):
             return value_ids(self.values.take(pa.array(positions)), ids_of)
         return value_ids(self.values, ids_of)[positions]
+
+    def _are_many(self, num_kept: int) -> bool:
+        """Whether there are so many values that those kept are better taken out first."""
+        return len(self.values) > 4 * num_kept + _FEW
 
 
 def lists(array: pa.Array, expected: str) -> Lists:

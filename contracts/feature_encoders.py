@@ -66,9 +66,7 @@ class MultiCategoricalEncoder:
             work.missing[self.name] = len(out)
             return
         lists = raw.lists(array, raw.TEXT_TYPES)
-        step = np.arange(out.shape[1])
-        kept = step < lists.lengths[:, None]
-        out[kept] = lists.encode((lists.starts[:, None] + step)[kept], self.ids_of)
+        lists.fill(out, self.ids_of)
         if lists.nulls is not None:
             out[lists.nulls, 0] = MISSING
         work.missing[self.name] = array.null_count

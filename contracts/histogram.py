@@ -33,7 +33,9 @@ def float_bins(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
         >>> float_bins(np.array([0.0, 0.5, 1.0, 7.0]), np.array([0.5, 1.0])).tolist()
         [2, 1, 1]
     """
-    at_or_below = [np.count_nonzero(values <= edge) for edge in edges]  # for few edges faster than a search
+    rounded = edges.astype(values.dtype)  # comparing in the type of the values spares a conversion of them all
+    below = np.where(rounded > edges, np.nextafter(rounded, -np.inf, dtype=values.dtype), rounded)
+    at_or_below = [np.count_nonzero(values <= edge) for edge in below]  # for few edges faster than a search
     return np.diff([0, *at_or_below, len(values)])
 
 
