@@ -200,7 +200,7 @@ def test_damaged_lines_and_the_time_of_the_last_update_are_told_alike_by_all_pro
 def test_what_waits_is_told(host):
     UpdateLog(host.log).append([Update(ad_id=host.ids[0], at=0, bid=1.0)] * 3)
     loaded = host.running.snapshot.releases["shopping"]
-    host.telemetry.updated(loaded, UpdateLog(host.log).end)
+    host.telemetry.serving.updated(loaded, UpdateLog(host.log).end)
     assert host.metric("adsieve_updates_waiting") == 3
     host.running.apply_updates()
     assert host.metric("adsieve_updates_waiting") == 0
