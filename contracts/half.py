@@ -1,4 +1,4 @@
-"""From fp16 to fp32: the same numbers as NumPy's conversion, which takes them one at a time on most machines."""
+"""Work on fp16 with whole arrays of integers, since NumPy takes such numbers one at a time on most machines."""
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def half_to_float(halves: np.ndarray, out: np.ndarray | None = None) -> np.ndarr
     bits = halves.view(np.int16)
     if out is None:
         out = np.empty(halves.shape, np.float32)
-    if np.bitwise_and(bits, _INFINITE).max(initial=0) == _INFINITE:
+    if not half_is_finite(halves).all():
         np.copyto(out, halves)
         return out
     wide = out.view(np.int32)
@@ -39,3 +39,18 @@ def half_to_float(halves: np.ndarray, out: np.ndarray | None = None) -> np.ndarr
     wide &= _SIGN_EXPONENT_FRACTION
     out *= _REBIAS
     return out
+
+
+def half_is_finite(halves: np.ndarray) -> np.ndarray:
+    """As ``np.isfinite`` of fp16, which takes the numbers one at a time too.
+
+    Example:
+        >>> half_is_finite(np.array([1.5, np.inf, np.nan], np.float16)).tolist()
+        [True, False, False]
+    """
+    return (halves.view(np.int16) & _INFINITE) != _INFINITE
+
+
+def as_float(numbers: np.ndarray) -> np.ndarray:
+    """Numbers of any type as fp32, exactly those of fp16; without a copy where they are fp32."""
+    return half_to_float(numbers) if numbers.dtype == np.float16 else numbers.astype(np.float32, copy=False)

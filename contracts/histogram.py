@@ -47,7 +47,7 @@ def id_bins(ids: np.ndarray) -> np.ndarray:
         [1, 0, 0, 0, 0, 2, 0]
     """
     flat = ids.ravel()
-    by_remainder = np.bincount(flat & (ID_GROUPS - 1), minlength=ID_GROUPS)
-    reserved = np.bincount(flat[flat <= OUT_OF_VOCABULARY], minlength=OUT_OF_VOCABULARY + 1)
+    by_remainder = np.bincount((flat & (ID_GROUPS - 1)).astype(np.intp), minlength=ID_GROUPS)
+    reserved = np.array([np.count_nonzero(flat == kind) for kind in range(OUT_OF_VOCABULARY + 1)])
     by_remainder[: OUT_OF_VOCABULARY + 1] -= reserved
     return np.r_[reserved[MISSING], reserved[OUT_OF_VOCABULARY], by_remainder]

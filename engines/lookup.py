@@ -25,6 +25,9 @@ MERGE_LIMIT_BYTES = 16 << 20
 """Tables up to this size are copied side by side, so that all of one width and kind need a single take. A larger one
 stays where it is: mapped from the bundle, shared by all workers, its take dominated by memory rather than by calls."""
 
+MANY_ROWS, FEW_EVENTS = 256, 8
+"""From so many rows and up to so many ids of a bag on, arrays added one after another are summed faster."""
+
 
 @dataclass(frozen=True)
 class LookedUp:
@@ -193,11 +196,23 @@ class _Pool:
         if self.width == 1:
             return embeddings[:, here].reshape(rows, self.count * dim)
         parts = embeddings[:, here].reshape(rows, self.count, self.width, dim)
-        pooled = np.einsum("bnwd->bnd", parts)  # at 500 rows 2.5 times as fast as a sum over the axis
+        pooled = _sum(parts)
         if self.pooling == "mean":
-            counts = np.maximum((picked[:, here].reshape(rows, self.count, self.width) != 0).sum(axis=2), 1)
-            pooled /= counts[:, :, None].astype(np.float32)
+            present = picked[:, here].reshape(rows, self.count, self.width) != 0
+            pooled /= np.maximum(_sum(present.view(np.int8)), 1)[:, :, None].astype(np.float32)
         return pooled.reshape(rows, self.count * dim)
+
+
+def _sum(parts: np.ndarray) -> np.ndarray:
+    """Sums [B, N, ...] over the third axis of [B, N, W, ...], its numbers added in their order."""
+    if len(parts) < MANY_ROWS or parts.shape[2] > FEW_EVENTS:
+        if parts.dtype == np.int8:
+            return parts.sum(axis=2)
+        return np.einsum("bnwd->bnd", parts)  # at 500 rows 2.5 times as fast as a sum over the axis
+    total = parts[:, :, 0] + parts[:, :, 1]
+    for place in range(2, parts.shape[2]):
+        total += parts[:, :, place]
+    return total
 
 
 def _pools(uses: Sequence[_Use], starts: Sequence[int]) -> list[_Pool]:

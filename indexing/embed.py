@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from contracts.bundle import PARITY_FILE, Bundle
 from contracts.encoding import Encoded, EncodedBatch, Encoder
+from contracts.half import half_is_finite
 from contracts.probability import sigmoid
 from contracts.records import plain_text, utc_micros
 from indexing.attributes import ATTRIBUTES, BID_RULE, AdAttributes, ad_attributes, invalid_bids
@@ -190,7 +191,8 @@ class AdEmbedder:
             return (integers, bias, scales), finite
         with np.errstate(over="ignore"):
             vectors = vectors.astype(DTYPES[self._precision], copy=False)
-        return (vectors, bias, None), np.isfinite(vectors).all(1) & np.isfinite(bias).all(1)
+        finite = half_is_finite(vectors) if vectors.dtype == np.float16 else np.isfinite(vectors)
+        return (vectors, bias, None), finite.all(1) & np.isfinite(bias).all(1)
 
     def _embedding_width(self) -> int:
         nothing = self._towers.ad_encoder.encode({}, num_rows=1, absent="missing").encoded

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from contracts.half import as_float
 from contracts.records import STATUSES
 from contracts.schema import FeatureSchema
 from indexing.arrays import map_array, release_pages
@@ -100,7 +101,7 @@ class _Blocks:
         writer = RetrievalWriter(directory, num_heads=num_heads, head_dim=self.head_dim)
         for start in range(0, len(self.bids), ROWS):
             part = slice(start, start + ROWS)
-            vectors = self.pins.vectors[part].astype(np.float32)
+            vectors = as_float(self.pins.vectors[part])
             if self.pins.scales is not None:
                 vectors *= np.repeat(self.pins.scales[part], self.head_dim, axis=1)
             heads = self.heads[self.objectives[part]]

@@ -9,7 +9,7 @@ import numpy as np
 
 from contracts.bundle import PARITY_FILE, Bundle
 from contracts.encoding import Encoded, Encoder
-from contracts.half import half_to_float
+from contracts.half import as_float
 from contracts.row_encoder import RowEncoder
 from contracts.schema import FeatureSchema
 from engines.lookup import TableLookup
@@ -184,8 +184,7 @@ def score(
     blocks = np.zeros((num_heads, head_dim, num_heads), np.float32)
     heads = np.arange(num_heads)
     blocks[heads, :, heads] = query_embedding[:, :head_dim]
-    vectors = half_to_float(vectors) if vectors.dtype == np.float16 else vectors.astype(np.float32, copy=False)
-    logits = vectors @ blocks.reshape(num_heads * head_dim, num_heads)
+    logits = as_float(vectors) @ blocks.reshape(num_heads * head_dim, num_heads)
     if scales is not None:
         logits *= scales
     logits += bias * query_embedding[:, head_dim]

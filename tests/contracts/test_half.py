@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from contracts.half import half_to_float
+from contracts.half import half_is_finite, half_to_float
 
 EVERY = np.arange(2**16, dtype=np.uint16).view(np.float16)
 FINITE = EVERY[np.isfinite(EVERY)]
@@ -32,3 +32,7 @@ def test_rows_of_an_array_of_other_rows_are_converted_in_place() -> None:
     np.testing.assert_array_equal(out[::2, ::2], halves.astype(np.float32))
     assert not out[1::2].any()
     assert not out[:, 1::2].any()
+
+
+def test_finite_numbers_are_those_that_numpy_calls_finite() -> None:
+    np.testing.assert_array_equal(half_is_finite(EVERY), np.isfinite(EVERY))

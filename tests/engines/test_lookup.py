@@ -127,6 +127,16 @@ def test_equals_a_plain_loop(layout, tables, monkeypatch, pool_sequences, merge_
         np.testing.assert_array_equal(looked_up.sequences[name][1], mask)
 
 
+@pytest.mark.parametrize("few_events", [2, 3, 100])
+def test_many_rows_are_pooled_bit_for_bit_as_few_are(layout, tables, monkeypatch, few_events):
+    ids, floats = random_rows(layout, 40)
+    call = TableLookup(layout, tables, pool_sequences=True)
+    few = call(ids, floats).flat
+    monkeypatch.setattr(lookup, "MANY_ROWS", 1)
+    monkeypatch.setattr(lookup, "FEW_EVENTS", few_events)
+    np.testing.assert_array_equal(call(ids, floats).flat, few)
+
+
 def test_no_rows_give_no_rows(layout, tables):
     looked_up = TableLookup(layout, tables, pool_sequences=True)(
         np.zeros((0, layout.num_ids), np.int32), np.zeros((0, layout.num_floats), np.float32)
