@@ -1,21 +1,33 @@
 """Reads a request body, never more of it than allowed."""
 
+import asyncio
+
 from starlette.types import Receive
 
 from service.problems import HttpProblem
 
 
-async def read_body(declared: str | None, receive: Receive, max_bytes: int) -> bytes:
+async def read_body(declared: str | None, receive: Receive, max_bytes: int, timeout_s: float = 10.0) -> bytes:
     """The whole body.
 
     Args:
         declared: The Content-Length header, if there is one.
 
     Raises:
-        HttpProblem: 413 as soon as the body is known to be longer than ``max_bytes``; 400 when the client went away.
+        HttpProblem: 413 as soon as the body is known to be longer than ``max_bytes``; 400 when the client went away;
+            408 when the body is not complete after ``timeout_s``, and the connection ends.
     """
     if declared is not None and declared.isascii() and declared.isdecimal() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _whole(receive, max_bytes)
+    except TimeoutError:
+        detail = f"the body was not complete after {timeout_s:g} s"
+        raise HttpProblem(408, "slow-body", detail, headers={"Connection": "close"}) from None
+
+
+async def _whole(receive: Receive, max_bytes: int) -> bytes:
     chunks, length = [], 0
     while True:
         message = await receive()

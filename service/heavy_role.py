@@ -146,6 +146,7 @@ class HeavyRoute:
             response = await self._answered(scope, receive, start)
         except Exception as error:
             response = respond_to(error, retry_after_s=self._settings.retry_after_s)
+            self._telemetry.problem(error)
             if response.status_code == 500:
                 log.exception("a call of %s failed", PATH)
         finally:
@@ -158,7 +159,10 @@ class HeavyRoute:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         if self._settings.heavy_token is not None:
             require_token(headers.get(b"authorization"), self._settings.heavy_token, setting="ADSIEVE_HEAVY_TOKEN")
-        body = await read_body(headers.get(b"content-length"), receive, self._settings.max_body_bytes)
+        settings = self._settings
+        body = await read_body(
+            headers.get(b"content-length"), receive, settings.max_body_bytes, timeout_s=settings.body_timeout_s
+        )
         request = decode_call(body)
         heavy = self._host.heavies.get(request.version)
         if heavy is None:

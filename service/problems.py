@@ -1,10 +1,11 @@
 """Errors as RFC 9457 problem+json, the field named.
 
-400  the body cannot be parsed                 413  the body is too large
-401  no or a wrong token                       415  neither JSON nor MessagePack
-404  no such route                             422  a field has a wrong type or value
-405  not with this method                      500  a bug: logged, nothing of it shown
-409  the store refuses                         503  overloaded, late or not ready; comes with Retry-After
+400  the body cannot be parsed                 409  the store refuses
+401  no or a wrong token                       413  the body is too large
+404  no such route                             415  neither JSON nor MessagePack
+405  not with this method                      422  a field has a wrong type or value
+408  the body came too slowly                  500  a bug: logged, nothing of it shown
+                                               503  overloaded, late or not ready; comes with Retry-After
 """
 
 from collections.abc import Mapping
@@ -39,6 +40,9 @@ class HttpProblem(Exception):
         self.status, self.kind, self.headers = status, kind, dict(headers or {})
 
 
+KIND_PREFIX = "urn:adsieve:problem:"
+
+
 def respond_to(error: Exception, *, retry_after_s: int) -> Response:
     """The HTTP answer for an error."""
     problem = problem_of(error)
@@ -70,7 +74,7 @@ def problem_of(error: Exception) -> Problem:
 
 def _problem(status: int, kind: str, detail: str, *, field: str | None = None) -> Problem:
     title = HTTPStatus(status).phrase
-    return Problem(type=f"urn:adsieve:problem:{kind}", title=title, status=status, detail=detail, field=field)
+    return Problem(type=f"{KIND_PREFIX}{kind}", title=title, status=status, detail=detail, field=field)
 
 
 def add_problem_handlers(app: FastAPI, *, retry_after_s: int) -> None:

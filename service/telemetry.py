@@ -10,6 +10,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from service.api import Dropped, RankResponse
 from service.experiment_counts import ExperimentCounts
 from service.feedback_counts import FeedbackCounts
+from service.problems import KIND_PREFIX, problem_of
 from service.process_state import ProcessBoard, shared_directory
 from service.ranker import Outcome
 from service.serving_metrics import ServingMetrics
@@ -58,6 +59,12 @@ class Telemetry:
             ["reason"],
             registry=registry,
         )
+        self.problems = Counter(
+            "adsieve_problems",
+            "Requests that got a problem instead of an answer, by its kind: deadline, overloaded, not-serving, ...",
+            ["kind"],
+            registry=registry,
+        )
         self.missing_features = Counter(
             "adsieve_missing_features", "Query features that a request lacked.", ["feature"], registry=registry
         )
@@ -94,6 +101,10 @@ class Telemetry:
         """Count one call of the heavy ranker."""
         self.heavy_batch_requests.observe(requests)
         self.heavy_wait_seconds.observe(waited_s)
+
+    def problem(self, error: Exception) -> None:
+        """Count one request that got a problem."""
+        self.problems.labels(problem_of(error).type.removeprefix(KIND_PREFIX)).inc()
 
     def observe(self, outcome: Outcome) -> None:
         """Count one ranked request."""

@@ -1,0 +1,76 @@
+"""Log lines of requests that were slow, degraded or failed: with their stages, and never more than so many a second."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.logs import RateLimit, logging_request
+from service.ranker import Outcome, Stopwatch
+from service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Trace:
+    """What is known of a request while it is answered; ``request_id`` once its body was read and named one."""
+
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    request_id: str | None = None
+
+
+class RequestLog:
+    """Logs requests, each kind of line under a limit of its own. May be used from any thread.
+
+    Args:
+        settings: ``slow_ms`` and ``log_lines_per_s``.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._slow_ms = settings.slow_ms
+        kinds = ("slow", "degraded", "refused", "failed")
+        self._limits = {kind: RateLimit(settings.log_lines_per_s) for kind in kinds}
+
+    def answered(self, outcome: Outcome) -> None:
+        """Log an answer that is degraded or was slow."""
+        response = outcome.response
+        if response.degraded is not None:
+            kind, level, why = "degraded", logging.WARNING, f"{response.degraded.reason}: {response.degraded.detail}"
+        elif self._slow_ms is not None and response.timing_ms.total > self._slow_ms:
+            kind, level, why = "slow", logging.WARNING, f"{response.timing_ms.total:.1f} ms"
+        else:
+            return
+        timing = response.timing_ms
+        stages = {name: round(getattr(timing, name), 3) for name in timing.__struct_fields__}
+        fields = {"candidates": outcome.num_candidates, "timing_ms": stages}
+        self._line(kind, level, response.request_id, "a %s answer: %s", (kind, why), fields)
+
+    def failed(self, error: Exception, status: int, trace: Trace) -> None:
+        """Log a request that got a problem instead of an answer; a bug with its traceback."""
+        stages = {name: round(spent, 3) for name, spent in trace.watch.stages.items()}
+        fields = {"status": status, "timing_ms": stages | {"total": round(trace.watch.timing().total, 3)}}
+        if status == 500:
+            self._line("failed", logging.ERROR, trace.request_id, "a request failed", (), fields, error)
+        else:
+            level = logging.WARNING if status > 500 else logging.INFO
+            self._line("refused", level, trace.request_id, "a request was refused: %s", (error,), fields)
+
+    def _line(
+        self,
+        kind: str,
+        level: int,
+        request_id: str | None,
+        text: str,
+        values: tuple[object, ...],
+        fields: dict[str, Any],
+        error: Exception | None = None,
+    ) -> None:
+        if not log.isEnabledFor(level):
+            return
+        held_back = self._limits[kind].passes()
+        if held_back is None:
+            return
+        if held_back:
+            fields = fields | {"held_back": held_back}
+        with logging_request(request_id):
+            log.log(level, text, *values, exc_info=error, extra={"fields": fields})
