@@ -26,7 +26,7 @@ from indexing.arrays import create_mapped, map_array, release_pages
 from indexing.config import IndexConfig
 from indexing.retrieval_files import ROWS, FlatRows, set_probes, write_lists
 from indexing.retrieval_lists import Assignment, ListRanks, one_thread, train_lists
-from indexing.retrieval_truth import Best, Scored, by_search, by_utility
+from indexing.retrieval_truth import Best, Scored, by_search, by_utility, logits_of
 from indexing.tangent import Tangents
 
 MAX_REQUESTS = 64
@@ -171,7 +171,7 @@ class _Group:
             self._lists[part] = assignment(vectors)
         mine = np.flatnonzero(judge.allowed(self._rows[part]))
         vectors, queries, weights = vectors[mine], judge.queries[:, head], judge.weights[:, head]
-        logits, log_bids = vectors[:, :-1] @ queries[:, :-1].T + queries[:, -1], vectors[:, -1]
+        logits, log_bids = logits_of(vectors[:, :-1], queries), vectors[:, -1]
         release_pages(self._rows, self._lists)
         return (
             by_utility(best, logits, log_bids, mine + start),

@@ -10,6 +10,7 @@ Shapes: N ads of the group, L lists, D width of a head's vector; a row is D + 2 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -57,7 +58,7 @@ class FlatRows:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Rows ``start..stop``, float32 [stop - start, dim]."""
-        at = len(_flat_header(self.dim, 0)) + 4 * self.dim * start
+        at = _header_bytes(self.dim) + 4 * self.dim * start
         return np.fromfile(self.path, np.float32, (stop - start) * self.dim, offset=at).reshape(-1, self.dim)
 
     def starts(self) -> range:
@@ -171,6 +172,11 @@ def _lists_fault(file: BinaryIO, dim: int) -> str | None:
 def _length_fault(file: BinaryIO, expected: int) -> str | None:
     found = os.fstat(file.fileno()).st_size
     return None if found == expected else f"{found} bytes, expected {expected}"
+
+
+@cache
+def _header_bytes(dim: int) -> int:
+    return len(_flat_header(dim, 0))
 
 
 def _flat_header(dim: int, num_rows: int) -> bytes:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+_ONE_THREAD = 1 << 18
+"""Multiplications of a product that OpenBLAS takes on the thread that asks for it (``interface/gemm.c``)."""
+
 
 @dataclass(frozen=True)
 class Scored:
@@ -74,7 +77,7 @@ def by_utility(best: Best, logits: np.ndarray, log_bids: np.ndarray, ads: np.nda
         ads: Their numbers [N].
     """
     bounds = np.minimum(logits, 0) + log_bids[:, None]
-    places, requests = np.nonzero(bounds >= best.least(bounds - np.float32(np.log(2))))
+    places, requests = _places(bounds >= best.least(bounds - np.float32(np.log(2))))
     kept = logits[places, requests].astype(np.float64)
     return Scored(requests, ads[places], log_bids[places] - np.logaddexp(0, -kept))
 
@@ -89,5 +92,26 @@ def by_search(
         offsets: Likewise, added to each score [R].
     """
     scores = logits * weights + (log_bids[:, None] + offsets)
-    places, requests = np.nonzero(scores >= best.least(scores))
+    places, requests = _places(scores >= best.least(scores))
     return Scored(requests, ads[places], scores[places, requests].astype(np.float64))
+
+
+def logits_of(vectors: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """Logits [N, R] of rows [N, D+1] for the query embeddings [R, D+2] of their head.
+
+    The product is taken of a few rows at a time: of more, OpenBLAS would start threads beside those that call this, one
+    for each core already, and they wait for work in a loop.
+    """
+    logits = np.empty((len(vectors), len(queries)), np.float32)
+    weights = np.ascontiguousarray(queries[:, :-1].T)
+    rows = max(_ONE_THREAD // max(weights.size, 1), 1)
+    for start in range(0, len(vectors), rows):
+        np.matmul(vectors[start : start + rows], weights, out=logits[start : start + rows])
+    logits += queries[:, -1]
+    return logits
+
+
+def _places(kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As ``np.nonzero`` of a matrix, faster where little of it is true."""
+    places, requests = np.divmod(np.flatnonzero(kept), kept.shape[1])
+    return places, requests
