@@ -7,7 +7,7 @@ number of candidates and stage is ranked truly; its outcome is the answer to all
 from dataclasses import dataclass
 
 import adsieve
-from service import rank_route
+from service import answering
 from service.api import RankRequest
 from service.deadline import Deadline
 from service.ranker import Outcome, light_stage, rank
@@ -50,9 +50,9 @@ class KnownAnswers:
 
 def main() -> None:
     """Serve."""
-    if getattr(rank_route, "light_stage", None) is not light_stage:
-        raise RuntimeError("service.rank_route no longer calls service.ranker.light_stage: adapt serving_floor")
-    vars(rank_route)["light_stage"] = KnownAnswers()
+    if getattr(answering, "light_stage", None) is not light_stage:
+        raise RuntimeError("service.answering no longer calls service.ranker.light_stage: adapt serving_floor")
+    vars(answering)["light_stage"] = KnownAnswers()
     adsieve.main()
 
 

@@ -9,13 +9,17 @@ from fastapi import FastAPI
 
 from indexing.stores import open_store
 from service.admin import admin_router
+from service.answering import Answering
+from service.batch_route import PATH as BATCH
+from service.batch_route import BatchRoute
 from service.feedback import feedback_log
 from service.follower import Follower
 from service.health import health_router
-from service.hot import HotApplication
-from service.openapi import document
+from service.hot import HotApplication, hot_router
+from service.openapi import BATCH_ANSWERS, BATCH_BODY, RANK_ANSWERS, RANK_BODY, document
 from service.problems import add_problem_handlers
-from service.rank_route import PATH, RankRoute, rank_router
+from service.rank_route import PATH as RANK
+from service.rank_route import RankRoute
 from service.repeat import repeating
 from service.serving_metrics import TELL_S
 from service.settings import Settings
@@ -58,18 +62,22 @@ def create_app(settings: Settings) -> FastAPI:
             finally:
                 follower.close()
 
-    rank = RankRoute(follower, settings, telemetry, workers, feedback, shadows)
+    answering = Answering(follower, settings, telemetry, workers, feedback, shadows)
+    rank, batch = RankRoute(answering), BatchRoute(answering, min(settings.max_batch, settings.max_in_flight))
     app = HotApplication(
-        {PATH: rank},
+        {RANK: rank, BATCH: batch},
         title="adsieve",
         version="1",
         description="The lightweight ranking stage of an ads pipeline.",
         lifespan=lifespan,
         redoc_url=None,
     )
-    app.state.follower, app.state.stop = follower, follower.stop
-    app.openapi = lambda: document(app)  # type: ignore[method-assign]
-    app.include_router(rank_router(rank))
+    app.state.follower, app.state.workers, app.state.stop = follower, workers, follower.stop
+    app.openapi = lambda: document(app, rank_token=settings.rank_token is not None)  # type: ignore[method-assign]
+    summary = "Rank candidate ads, or retrieve and rank them"
+    app.include_router(hot_router(RANK, rank, summary=summary, responses=RANK_ANSWERS, openapi_extra=RANK_BODY))
+    summary = "Answer several rank requests, each as if it had come alone"
+    app.include_router(hot_router(BATCH, batch, summary=summary, responses=BATCH_ANSWERS, openapi_extra=BATCH_BODY))
     app.include_router(health_router(follower, telemetry))
     app.include_router(admin_router(follower, settings))
     add_problem_handlers(app, retry_after_s=settings.retry_after_s)

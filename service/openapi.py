@@ -6,13 +6,16 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from service.api import Problem, RankRequest, RankResponse
+from service.api import BatchRequest, BatchResponse, Problem, RankRequest, RankResponse
 from service.media import JSON, MSGPACK
 from service.problems import PROBLEM_JSON
 from service.status import Readiness, Releases, RollbackRequest, ServingRelease
 
 _REF = "#/components/schemas/{name}"
-_TYPES = (RankRequest, RankResponse, Problem, Readiness, Releases, RollbackRequest, ServingRelease)
+_TYPES = (
+    *(RankRequest, RankResponse, BatchRequest, BatchResponse, Problem),
+    *(Readiness, Releases, RollbackRequest, ServingRelease),
+)
 
 EXAMPLE = {
     "request_id": "r-1",
@@ -52,15 +55,26 @@ def answers(type_: type, *media: str, problems: tuple[int, ...]) -> dict[int | s
 
 
 RANK_BODY = body(RankRequest, JSON, MSGPACK, example=EXAMPLE)
-RANK_ANSWERS = answers(RankResponse, JSON, MSGPACK, problems=(400, 413, 415, 422, 503))
+BATCH_BODY = body(BatchRequest, JSON, MSGPACK, example={"requests": [EXAMPLE, EXAMPLE | {"request_id": "r-2"}]})
+_PROBLEMS = (400, 401, 408, 413, 415, 422, 503)
+RANK_ANSWERS = answers(RankResponse, JSON, MSGPACK, problems=_PROBLEMS)
+BATCH_ANSWERS = answers(BatchResponse, JSON, MSGPACK, problems=_PROBLEMS)
 
 
-def document(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document with the schemas of the raw types; made once an app."""
+def document(app: FastAPI, *, rank_token: bool) -> dict[str, Any]:
+    """FastAPI's document with the schemas of the raw types; made once an app.
+
+    Args:
+        rank_token: Whether ranking needs its token.
+    """
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         _, components = msgspec.json.schema_components(_TYPES, ref_template=_REF)
         schema.setdefault("components", {}).setdefault("schemas", {}).update(components)
-        schema["components"]["securitySchemes"] = {"admin_token": {"type": "http", "scheme": "bearer"}}
+        schemes = {name: {"type": "http", "scheme": "bearer"} for name in ("admin_token", "rank_token")}
+        schema["components"]["securitySchemes"] = schemes
+        for path, routes in schema["paths"].items():
+            if rank_token and path.startswith("/rank"):
+                routes["post"]["security"] = [{"rank_token": []}]
         app.openapi_schema = schema
     return app.openapi_schema

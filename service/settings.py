@@ -51,6 +51,7 @@ class Settings(BaseSettings):
         max_body_bytes: Larger request bodies get 413.
         max_candidates: Longer candidate lists get 422.
         max_survivors: Largest ``survivors`` a request may ask for.
+        max_batch: Most requests of one /rank/batch, and never more than ``max_in_flight``.
         max_list_length: Longest history or list of values of one query feature.
         survivors: Ads kept for the heavy ranker when the request does not say.
         timeout_ms: Deadline when the request does not say; None is no deadline.
@@ -148,6 +149,7 @@ class Settings(BaseSettings):
     max_body_bytes: Count = 16 << 20
     max_candidates: Count = 100_000
     max_survivors: Count = 10_000
+    max_batch: Count = 32
     max_list_length: Count = 10_000
     survivors: Count = 100
     timeout_ms: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_MS)] | None = None

@@ -1,0 +1,184 @@
+"""Answers decoded requests: admission, body, light stage, heavy stage, answer, and whom that is told.
+
+What the routes /rank and /rank/batch share. The light stage, from decoding to the survivors, runs in a thread for
+ranking, or where ``rank_threads`` is 0 on the event loop itself: several processes then share a machine with no thread
+handing work to another. The heavy stage has limits of its own (``service.heavy_runner``) and holds no thread here while
+it is waited for.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeVar, TypeVarTuple
+
+import msgspec
+import numpy as np
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from service.api import Problem, RankRequest, RankResponse
+from service.body import read_body
+from service.deadline import Deadline
+from service.feedback import FeedbackLog
+from service.follower import Follower
+from service.media import media_type
+from service.problems import HttpProblem, problem_of, respond_to
+from service.ranker import Underway, light_stage
+from service.releases import Snapshot
+from service.request_log import RequestLog, Trace
+from service.settings import Settings
+from service.shadow import Shadows
+from service.telemetry import Telemetry
+from service.tokens import require_token
+from service.wire import decode_request
+from service.workers import Workers
+
+Args = TypeVarTuple("Args")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A request whose light stage is done, and the snapshot that ranks it."""
+
+    snapshot: Snapshot
+    request: RankRequest
+    underway: Underway
+
+
+class Answering:
+    """Answers requests, whichever route brings them.
+
+    At most ``max_in_flight`` requests are read, waiting or ranked, those of all routes together.
+
+    Args:
+        follower: Holds the snapshot; each request takes it once.
+        settings: Limits and policies.
+        telemetry: Counts.
+        workers: Threads that rank, and what runs the heavy stage.
+        feedback: Takes up what was answered; None where nothing is logged.
+        shadows: Takes it up to rank it by second releases.
+    """
+
+    def __init__(
+        self,
+        follower: Follower,
+        settings: Settings,
+        telemetry: Telemetry,
+        workers: Workers,
+        feedback: FeedbackLog | None,
+        shadows: Shadows,
+    ) -> None:
+        self._follower, self._settings, self._telemetry = follower, settings, telemetry
+        self._workers, self._feedback, self._shadows = workers, feedback, shadows
+        self._log = RequestLog(settings)
+        self._in_flight = 0
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What serves now."""
+        return self._follower.snapshot
+
+    @contextmanager
+    def admitted(self, count: int = 1) -> Iterator[None]:
+        """Count requests as in flight, all of them or none.
+
+        Raises:
+            HttpProblem: 503, there is no room for them.
+        """
+        if self._in_flight + count > self._settings.max_in_flight:
+            raise HttpProblem(503, "overloaded", f"{self._in_flight} requests are in flight, try again later")
+        self._in_flight += count
+        self._telemetry.in_flight.set(self._in_flight)
+        try:
+            yield
+        finally:
+            self._in_flight -= count
+            self._telemetry.in_flight.set(self._in_flight)
+
+    async def body(self, scope: Scope, receive: Receive) -> tuple[bytes, str]:
+        """The body of a call, and its media type.
+
+        Raises:
+            HttpProblem: 401, 408, 413, 415, or 400 when the caller went away.
+        """
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}  # the last of each name
+        if self._settings.rank_token is not None:
+            require_token(headers.get(b"authorization"), self._settings.rank_token, setting="ADSIEVE_RANK_TOKEN")
+        content_type = headers.get(b"content-type")
+        media = media_type(content_type)
+        if media is None:
+            detail = f"expected application/json or application/msgpack, got {content_type}"
+            raise HttpProblem(415, "media-type", detail)
+        declared, settings = headers.get(b"content-length"), self._settings
+        return await read_body(declared, receive, settings.max_body_bytes, settings.body_timeout_s), media
+
+    async def in_rank_thread(self, function: Callable[[*Args], T], *args: *Args) -> T:
+        """Run what computes where the light stage runs."""
+        if self._workers.rank is None:
+            return function(*args)
+        return await asyncio.get_running_loop().run_in_executor(self._workers.rank, function, *args)
+
+    def begin(self, snapshot: Snapshot, body: bytes | msgspec.Raw, media: str, trace: Trace, start: float) -> Begun:
+        """Decode one request and run its light stage; errors are those of ``light_stage`` and ``decode_request``.
+
+        Args:
+            start: ``time.monotonic()`` from which its deadline counts.
+        """
+        with trace.watch.stage("decode"):
+            request = decode_request(body, media)
+        trace.request_id = request.request_id
+        timeout_ms = self._settings.timeout_ms if request.timeout_ms is None else request.timeout_ms
+        deadline = Deadline.after_ms(timeout_ms, start=start)
+        return Begun(snapshot, request, light_stage(request, snapshot, self._settings, deadline, watch=trace.watch))
+
+    def start_heavy(self, begun: Begun) -> "list[Future[np.ndarray]]":
+        """Let the heavy stage run; what to wait for."""
+        return begun.underway.start_heavy(self._workers.heavy)
+
+    async def finish(self, begun: Begun, calls: "Sequence[Future[np.ndarray]]") -> RankResponse:
+        """The answer, once the heavy stage is done or late."""
+        await _settled(calls, begun.underway.patience_s)
+        outcome = begun.underway.finish()
+        self._telemetry.observe(outcome)
+        self._log.answered(outcome)
+        if self._feedback is not None:
+            self._feedback.offer(begun.request, outcome)
+        self._shadows.offer(begun.snapshot, begun.request, outcome)
+        return outcome.response
+
+    def refuse(self, error: Exception, trace: Trace) -> Response:
+        """The answer for an error that a call ended with; counts and logs it."""
+        self.problem(error, trace)
+        return respond_to(error, retry_after_s=self._settings.retry_after_s)
+
+    def problem(self, error: Exception, trace: Trace) -> Problem:
+        """What is told of an error that a request ended with; counts and logs it."""
+        problem = problem_of(error)
+        self._telemetry.problem(error)
+        self._log.failed(error, problem.status, trace)
+        return problem
+
+    def count(self, status: int) -> None:
+        """Count the answer to a request."""
+        self._telemetry.requests.labels(str(status)).inc()
+
+
+async def _settled(calls: "Sequence[Future[np.ndarray]]", patience_s: float | None) -> None:
+    """Wait until all calls are done, or no longer than patience allows."""
+    if not calls:
+        return
+    loop, open_calls, settled = asyncio.get_running_loop(), len(calls), asyncio.Event()
+
+    def one_is_done() -> None:
+        nonlocal open_calls
+        open_calls -= 1
+        if open_calls == 0:
+            settled.set()
+
+    for call in calls:
+        call.add_done_callback(lambda _: loop.call_soon_threadsafe(one_is_done))
+    with suppress(TimeoutError):
+        await asyncio.wait_for(settled.wait(), patience_s)
