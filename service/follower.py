@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from contracts.errors import ArtifactError
 from contracts.release import Release
 from indexing.store import DirectoryStore
+from service.ages import is_old
 from service.experiments import second_release
 from service.heavies import REMOTE, usual_survivors
 from service.overlays import Overlays, overlay_name, overlay_root
@@ -99,6 +100,16 @@ class Follower:
         return dict(self._loaded_at)
 
     @property
+    def old(self) -> list[str]:
+        """Scenarios whose index is older than ``max_index_age_h``."""
+        return [name for name, loaded in self._snapshot.releases.items() if is_old(loaded, self._settings)]
+
+    @property
+    def refuses_all(self) -> bool:
+        """Whether every index is old and the policy refuses that."""
+        return self._settings.old_index == "refuse" and set(self.old) == set(self._snapshot.releases)
+
+    @property
     def is_ready(self) -> bool:
         """True once every scenario of the store had a warm release, and from then on until the process stops."""
         return self._is_ready and not self._is_stopping
@@ -142,7 +153,7 @@ class Follower:
             end, fault = self._overlays.log_end()
             self._telemetry.serving.log_readable(fault is None)
             for loaded in self._snapshot.releases.values():
-                self._telemetry.serving.updated(loaded, end)
+                self._telemetry.serving.updated(loaded, end, is_old=is_old(loaded, self._settings))
         if fault is not None:
             raise fault
 

@@ -34,6 +34,7 @@ class ReleaseState(msgspec.Struct, frozen=True, kw_only=True):
     log_damaged: int = 0
     overlay_rows: int = 0
     content_dropped: int = 0
+    is_old: bool = False
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from math import inf
 
 import numpy as np
 
+from service.ages import age_warnings
 from service.answer import Result, build_response
 from service.api import Degraded, RankRequest, RankResponse, Timing
 from service.candidates import Resolved, resolve, retrieve
@@ -106,11 +106,12 @@ def light_stage(
     Raises:
         RequestError: A field has a wrong value, or a policy refuses the request.
         DeadlineError: The deadline passed before the light stage was done.
-        NotServingError: The snapshot is empty.
+        NotServingError: The snapshot is empty, or an index is old and the policy refuses that.
     """
     watch = watch or Stopwatch()
     snapshot, arm = split_users(snapshot, request, settings.ab)
     releases, others = route(request.scenario, snapshot)
+    old = age_warnings(releases, settings)
     _check_deadline(deadline, "the query tower")
     with watch.stage("query_tower"):
         inputs = request_inputs(request, releases, settings)
@@ -130,6 +131,7 @@ def light_stage(
         )
     return Underway(
         request=request,
+        old=old,
         arm=arm,
         inputs=inputs,
         resolved=resolved,
@@ -143,9 +145,13 @@ def light_stage(
 
 @dataclass(kw_only=True)
 class Underway:
-    """A request between its light stage and its answer. ``ranking`` are the survivors in light order."""
+    """A request between its light stage and its answer.
+
+    ``ranking`` are the survivors in light order, ``old`` the warnings of old indexes.
+    """
 
     request: RankRequest
+    old: Sequence[str]
     arm: str | None
     inputs: RequestInputs
     resolved: Resolved
@@ -202,8 +208,7 @@ class Underway:
             notes=notes,
             arm=self.arm,
         )
-        releases = [part.release for part in self.scored]
-        warnings = [*notes.warnings(self.settings), *_age_warnings(releases, self.settings)]
+        warnings = [*notes.warnings(self.settings), *self.old]
         response = build_response(self.request, inputs.request_id, result, warnings, self.watch.timing)
         return Outcome(
             response=response,
@@ -217,19 +222,6 @@ class Underway:
 def _degraded(error: Exception) -> Degraded:
     why = unavailable(error)
     return Degraded(stage="heavy", reason=why.reason, detail=why.detail)
-
-
-def _age_warnings(releases: Sequence[LoadedRelease], settings: Settings) -> list[str]:
-    """One for each index whose catalogue is older than the settings allow."""
-    if settings.max_index_age_h is None:
-        return []
-    now, limit = datetime.now(UTC), timedelta(hours=settings.max_index_age_h)
-    return [
-        f"the index of {loaded.scenario} is of {loaded.watermark.isoformat()}, "
-        f"older than {settings.max_index_age_h:g} hours (max_index_age_h)"
-        for loaded in releases
-        if now - loaded.watermark > limit
-    ]
 
 
 def _check_deadline(deadline: Deadline, stage: str) -> None:

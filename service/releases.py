@@ -4,6 +4,7 @@ Shapes: A ads, H heads, D width of a head's vector.
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -58,7 +59,7 @@ class LoadedRelease:
     ``objectives`` gives the light head that an objective pays for, ``heavy_objectives``, with the same codes, the heavy
     one; ``index_objectives`` turns the index's codes into these. ``live`` is the index with the updates of the day in
     effect. ``known_features`` are dotted names that any of its models reads from a request, such as
-    ``query.watch.time``.
+    ``query.watch.time``; ``opened_at`` is Unix time, ``opened_on`` the same moment on the monotonic clock.
     """
 
     release: Release
@@ -73,6 +74,8 @@ class LoadedRelease:
     retriever: Retriever
     known_features: frozenset[str]
     warm_up_requests: tuple[bytes, ...]
+    opened_at: float = field(default_factory=time.time)
+    opened_on: float = field(default_factory=time.monotonic)
 
     @cached_property
     def watermark(self) -> datetime:

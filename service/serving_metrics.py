@@ -66,6 +66,7 @@ _PER_SCENARIO = (
         lambda one: max(0.0, time.time() - one.watermark),
         max,
     ),
+    _PerScenario("index_old", "1 where the index is older than max_index_age_h.", lambda one: one.is_old, max),
     _PerScenario(
         "release_age_seconds",
         "Since when the serving release serves, at this scrape.",
@@ -113,12 +114,12 @@ class ServingMetrics(Collector):
         with self._changing:
             self._note(_with_updates(state, loaded, None))
 
-    def updated(self, loaded: LoadedRelease, end: UpdatePosition | None) -> None:
-        """Note how far the updates of the day are in effect."""
+    def updated(self, loaded: LoadedRelease, end: UpdatePosition | None, *, is_old: bool = False) -> None:
+        """Note how far the updates of the day are in effect, and whether the index is older than it may be."""
         with self._changing:
             state = self._own.releases.get(loaded.scenario)
             if state is not None and state.release == loaded.release.release_id:
-                self._note(_with_updates(state, loaded, end))
+                self._note(msgspec.structs.replace(_with_updates(state, loaded, end), is_old=is_old))
 
     def log_readable(self, is_readable: bool) -> None:
         """Note whether the log of updates can be read."""

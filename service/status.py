@@ -60,12 +60,14 @@ class Releases(msgspec.Struct, frozen=True, kw_only=True):
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     """Whether requests are answered; refused releases and faults are told here even while an older release serves.
 
-    ``loading`` are other processes of this host that take requests already and have no release yet.
+    ``loading`` are other processes of this host that take requests already and have no release yet; ``old`` are
+    scenarios whose index is older than it may be, answered with a warning or refused by policy.
     """
 
     ready: bool
     loading: int
     serving: dict[str, str]
+    old: list[str]
     refused: list[RefusedRelease]
     faults: list[Fault]
 
@@ -74,9 +76,10 @@ def readiness(follower: Follower, loading: int = 0) -> Readiness:
     """What the process serves, without asking the store."""
     serving = {name: loaded.release.release_id for name, loaded in follower.snapshot.releases.items()}
     return Readiness(
-        ready=follower.is_ready and loading == 0,
+        ready=follower.is_ready and loading == 0 and not (serving and follower.refuses_all),
         loading=loading,
         serving=serving,
+        old=follower.old,
         refused=_refused(follower.failures),
         faults=_faults(follower),
     )

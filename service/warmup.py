@@ -22,6 +22,7 @@ LENIENT = {
     "missing_features": "default",
     "duplicate_ads": "drop",
     "invalid_bids": "drop",
+    "old_index": "warn",
 }
 
 

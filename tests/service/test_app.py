@@ -329,7 +329,7 @@ def test_an_empty_store_is_alive_but_not_ready_until_a_release_is_published(tmp_
     with TestClient(create_app(Settings(store=tmp_path / "store", engine_threads=1, poll_interval_s=0.05))) as client:
         assert client.get("/health/live").json() == {"live": True}
         assert client.get("/health/ready").status_code == 503
-        state = {"ready": False, "loading": 0, "serving": {}, "refused": [], "faults": []}
+        state = {"ready": False, "loading": 0, "serving": {}, "old": [], "refused": [], "faults": []}
         assert client.get("/health/ready").json() == state
         response = client.post("/rank", json=body)
         assert assert_problem(response, 503)["detail"] == "no release is loaded"
