@@ -15,10 +15,8 @@ from service.deadline import Deadline, DeadlineError
 from service.heavy import HeavyCall, HeavyUnavailableError
 from service.heavy_wire import PATH, decode_logits, encode_call
 from service.media import MSGPACK
+from service.posting import post
 from service.settings import Settings
-
-MAX_ANSWER_BYTES = 64 << 20
-_CHUNK_BYTES = 1 << 16
 
 
 class RemoteError(AdsieveError):
@@ -143,37 +141,10 @@ class RemoteRunner:
     def _post_once(self, body: bytes, end: float) -> bytes:
         if self._pool is None:
             raise RuntimeError("the application is over")
-        response: Any = self._pool.request(
-            "POST",
-            self._url,
-            body=body,
-            headers=self._headers,
-            timeout=urllib3.Timeout(total=max(end - time.monotonic(), 1e-3)),
-            preload_content=False,
-            redirect=False,
-        )
-        try:
-            answer = _read(response, end)
-        except BaseException:
-            response.close()  # what is left of the answer must not meet the next call
-            raise
-        response.release_conn()
-        if response.status != 200:
-            raise RemoteError(f"{response.status}: {answer[:300].decode(errors='replace')}")
-        return answer
-
-
-def _read(response: Any, end: float) -> bytes:
-    """The whole body, in time and of a bearable size."""
-    chunks, length = [], 0
-    while chunk := response.read(_CHUNK_BYTES):
-        chunks.append(chunk)
-        length += len(chunk)
-        if length > MAX_ANSWER_BYTES:
-            raise RemoteError(f"an answer of more than {MAX_ANSWER_BYTES:,} bytes")
-        if time.monotonic() > end:
-            raise TimeoutError
-    return b"".join(chunks)
+        answer = post(self._pool, self._url, body, self._headers, end)
+        if answer.status != 200:
+            raise RemoteError(f"{answer.status}: {answer.body[:300].decode(errors='replace')}")
+        return answer.body
 
 
 def _told(error: Exception, url: str, left_s: float) -> Exception:
