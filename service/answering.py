@@ -23,6 +23,7 @@ from service.body import read_body
 from service.deadline import Deadline
 from service.feedback import FeedbackLog
 from service.follower import Follower
+from service.logs import logging_request
 from service.media import media_type
 from service.problems import HttpProblem, problem_of, respond_to
 from service.ranker import Underway, light_stage
@@ -132,7 +133,8 @@ class Answering:
         trace.request_id = request.request_id
         timeout_ms = self._settings.timeout_ms if request.timeout_ms is None else request.timeout_ms
         deadline = Deadline.after_ms(timeout_ms, start=start)
-        return Begun(snapshot, request, light_stage(request, snapshot, self._settings, deadline, watch=trace.watch))
+        with logging_request(request.request_id):
+            return Begun(snapshot, request, light_stage(request, snapshot, self._settings, deadline, watch=trace.watch))
 
     def start_heavy(self, begun: Begun) -> "list[Future[np.ndarray]]":
         """Let the heavy stage run; what to wait for."""
@@ -141,7 +143,8 @@ class Answering:
     async def finish(self, begun: Begun, calls: "Sequence[Future[np.ndarray]]") -> RankResponse:
         """The answer, once the heavy stage is done or late."""
         await _settled(calls, begun.underway.patience_s)
-        outcome = begun.underway.finish()
+        with logging_request(begun.underway.inputs.request_id):
+            outcome = begun.underway.finish()
         self._telemetry.observe(outcome)
         self._log.answered(outcome)
         if self._feedback is not None:

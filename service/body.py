@@ -7,7 +7,7 @@ from starlette.types import Receive
 from service.problems import HttpProblem
 
 
-async def read_body(declared: str | None, receive: Receive, max_bytes: int, timeout_s: float = 10.0) -> bytes:
+async def read_body(declared: str | None, receive: Receive, max_bytes: int, timeout_s: float) -> bytes:
     """The whole body.
 
     Args:

@@ -1,0 +1,266 @@
+"""Tokens, slow and lying clients, log lines, old indexes, clocks that jump."""
+
+import asyncio
+import io
+import json
+import logging
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+
+import msgspec
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import SecretStr
+
+from service import ages, logs
+from service.app import create_app
+from service.heavy import HeavyUnavailableError
+from service.logs import JsonLines, RateLimit, TextLines, logging_request
+
+JSON = {"Content-Type": "application/json"}
+
+
+def wait_until(condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError("waited in vain")
+        time.sleep(0.01)
+
+
+@contextmanager
+def client_of(settings, **changed):
+    app = create_app(settings.model_copy(update=changed))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        wait_until(lambda: client.get("/health/ready").status_code == 200)
+        yield client
+
+
+@pytest.fixture
+def body(example_query):
+    return {"request_id": "r-7", "scenario": "shopping", "query": example_query(1), "candidates": ["shopping-1"]}
+
+
+@pytest.fixture
+def lines():
+    """Lines of the service's loggers in JSON, as they come."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    logger = logging.getLogger("service")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel("INFO")
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+def test_ranking_asks_for_its_own_token_and_the_document_says_so(settings, body):
+    tokens = {"rank_token": SecretStr("räng"), "admin_token": SecretStr("admin")}
+    with client_of(settings, **tokens) as client:
+        for wrong in (None, "Bearer admin", "Bearer ", "Basic räng", "räng"):
+            headers = {} if wrong is None else {"Authorization": wrong.encode()}
+            refused = client.post("/rank", json=body, headers=headers)
+            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+            assert "ADSIEVE_RANK_TOKEN" in refused.json()["detail"]
+        right = {"Authorization": "Bearer räng".encode()}
+        assert client.post("/rank", json=body, headers=right).status_code == 200
+        assert client.post("/rank/", json=body, headers=right, follow_redirects=False).status_code != 200
+        assert client.post("/rank/batch", json={"requests": [body]}).status_code == 401
+        assert client.post("/rank/batch", json={"requests": [body]}, headers=right).status_code == 200
+        assert client.post("/admin/reload", headers=right).status_code == 401
+        document = client.get("/openapi.json").json()
+        for path in ("/rank", "/rank/batch"):
+            assert document["paths"][path]["post"]["security"] == [{"rank_token": []}]
+        assert document["components"]["securitySchemes"]["rank_token"] == {"type": "http", "scheme": "bearer"}
+        assert client.get("/health/ready").status_code == 200
+    with client_of(settings) as client:
+        assert "security" not in client.get("/openapi.json").json()["paths"]["/rank"]["post"]
+
+
+def call(app, messages, headers):
+    """The status and body of one raw ASGI call of /rank; after ``messages`` the client says nothing more."""
+    sent = []
+
+    async def run():
+        waiting = list(messages)
+
+        async def receive():
+            if waiting:
+                return waiting.pop(0)
+            return await asyncio.Event().wait()
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": "/rank", "headers": headers, "query_string": b""}
+        await app(scope, receive, send)
+
+    asyncio.run(run())
+    return sent[0]["status"], dict(sent[0]["headers"]), json.loads(sent[1]["body"])
+
+
+def chunk(data, more=True):
+    return {"type": "http.request", "body": data, "more_body": more}
+
+
+@pytest.fixture
+def app(settings):
+    """Of an application that is ready; nothing repeats, and the light stage runs on the loop."""
+    small = {"max_body_bytes": 1_000, "body_timeout_s": 0.2, "rank_threads": 0, "max_in_flight": 1}
+    app = create_app(settings.model_copy(update=small))
+    app.state.follower.poll()
+    return app
+
+
+def test_a_body_is_measured_whatever_its_length_is_said_to_be(app):
+    media = (b"content-type", b"application/json")
+    whole = [chunk(b" " * 400), chunk(b" " * 400), chunk(b" " * 400, more=False)]
+    for headers in ([media], [media, (b"content-length", b"10")], [media, (b"content-length", b"-1")]):
+        status, _, problem = call(app, whole, headers)
+        assert (status, problem["type"]) == (413, "urn:adsieve:problem:too-large")
+    status, _, _ = call(app, [], [media, (b"content-length", b"1001")])  # refused before anything is read
+    assert status == 413
+    status, _, problem = call(app, [chunk(b"{"), {"type": "http.disconnect"}], [media])
+    assert (status, problem["type"]) == (400, "urn:adsieve:problem:disconnected")
+
+
+def test_a_slow_client_does_not_hold_its_place_for_ever(app):
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"500")]
+    for _ in range(3):  # of one place
+        status, answered, problem = call(app, [chunk(b"{"), chunk(b'"sce')], headers)
+        assert (status, problem["type"]) == (408, "urn:adsieve:problem:slow-body")
+        assert answered[b"connection"] == b"close"
+    status, _, problem = call(app, [chunk(b"{", more=False)], headers)
+    assert (status, problem["type"]) == (400, "urn:adsieve:problem:not-parseable")
+
+
+def test_slow_answers_and_refused_requests_are_logged_with_id_and_stages(settings, body, lines):
+    with client_of(settings, slow_ms=1e-6) as client:
+        assert client.post("/rank", json=body).status_code == 200
+        assert client.post("/rank", json=body | {"request_id": "r-8", "survivors": 10**9}).status_code == 422
+    slow, refused = [line for line in lines() if line["logger"] == "service.request_log"]
+    assert (slow["request_id"], slow["level"], slow["candidates"]) == ("r-7", "warning", 1)
+    assert slow["message"].startswith("a slow answer: ")
+    assert slow["timing_ms"].keys() == {"decode", "query_tower", "light", "heavy", "total"}
+    assert (refused["request_id"], refused["level"], refused["status"]) == ("r-8", "info", 422)
+    assert refused["timing_ms"].keys() >= {"decode", "total"}
+
+
+class BrokenRunner:
+    """A heavy stage that never answers as asked."""
+
+    def __init__(self, error):
+        self._error = error
+
+    def submit(self, call, deadline):
+        raise self._error
+
+
+def test_degraded_answers_are_logged_and_not_more_often_than_allowed(settings, body, lines):
+    with client_of(settings, log_lines_per_s=2.0) as client:
+        client.app.state.workers._heavy = BrokenRunner(HeavyUnavailableError("failed", "it broke"))
+        for number in range(30):
+            answer = client.post("/rank", json=body | {"request_id": f"r-{number}"})
+            assert answer.json()["degraded"]["reason"] == "failed"
+        degraded = [line for line in lines() if line["message"] == "a degraded answer: failed: it broke"]
+        assert [line["request_id"] for line in degraded[:2]] == ["r-0", "r-1"]
+        assert 2 <= len(degraded) < 30
+        metrics = client.get("/metrics").text
+        assert 'adsieve_degraded_requests_total{reason="failed"} 30.0' in metrics
+
+
+def test_a_rate_limit_lets_through_so_many_a_second_and_tells_what_it_held_back(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: clock[0])
+    limit = RateLimit(2.0)
+    assert [limit.passes() for _ in range(5)] == [0, 0, None, None, None]
+    clock[0] += 0.5
+    assert [limit.passes() for _ in range(2)] == [3, None]
+    clock[0] += 60.0
+    assert [limit.passes() for _ in range(3)] == [1, 0, None]
+
+
+def test_a_line_is_one_json_object_whatever_it_holds():
+    record = logging.LogRecord("a.b", logging.WARNING, "f", 1, "two\n%s", ("lines",), None)
+    record.fields = {"ads": 3, "odd": object}
+    with logging_request("r\n1"):
+        text = JsonLines().format(record)
+        plain = TextLines(logs.TEXT).format(record)
+    line = json.loads(text)
+    assert "\n" not in text
+    assert (line["message"], line["request_id"], line["ads"], line["logger"]) == ("two\nlines", "r\n1", 3, "a.b")
+    assert line["time"].endswith("+00:00")
+    assert "request_id=" in plain
+    try:
+        raise ValueError("broken")
+    except ValueError as error:
+        record = logging.LogRecord("a", logging.ERROR, "f", 1, "m", (), (type(error), error, error.__traceback__))
+    assert "ValueError: broken" in json.loads(JsonLines().format(record))["exception"]
+    assert "request_id" not in json.loads(JsonLines().format(record))
+
+
+def test_threads_do_not_see_the_id_of_one_another():
+    seen = []
+
+    def look():
+        record = logging.LogRecord("a", logging.INFO, "f", 1, "m", (), None)
+        seen.append(msgspec.json.decode(JsonLines().format(record)).get("request_id"))
+
+    with logging_request("mine"):
+        other = threading.Thread(target=look)
+        other.start()
+        other.join()
+        look()
+    look()
+    assert seen == [None, "mine", None]
+
+
+def metrics_of(client):
+    lines = client.get("/metrics").text.splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+
+def test_an_old_index_is_refused_by_policy_and_told_everywhere(settings, body):
+    old = {"max_index_age_h": 0.001, "update_interval_s": 0.02}
+    for policy, status in (("warn", 200), ("refuse", 503)):
+        app = create_app(settings.model_copy(update=old | {"old_index": policy}))
+        with TestClient(app) as client:
+            wait_until(lambda: client.get("/health/ready").json()["old"] == ["shopping", "standard"])
+            wait_until(lambda: metrics_of(client)['adsieve_index_old{scenario="shopping"}'] == 1)
+            wait_until(lambda: app.state.follower.is_ready)  # noqa: B023
+            answer = client.post("/rank", json=body)
+            assert answer.status_code == status
+            assert "older than 0.001 hours (max_index_age_h)" in answer.text
+            assert client.get("/health/ready").json()["ready"] == (policy == "warn")
+            metrics = metrics_of(client)
+            watermark = metrics['adsieve_index_watermark_timestamp_seconds{scenario="shopping"}']
+            assert metrics['adsieve_index_age_seconds{scenario="shopping"}'] == pytest.approx(
+                time.time() - watermark, abs=60
+            )
+            if policy == "refuse":
+                assert answer.json()["type"] == "urn:adsieve:problem:not-serving"
+                assert metrics['adsieve_problems_total{kind="not-serving"}'] == 1
+
+
+@pytest.mark.parametrize(
+    ("clock_h", "age_h"),
+    [(0, 5), (24 * 365, 5), (-3, 2), (-100, 5)],
+    ids=["right", "set forward", "set back", "set back before the catalogue"],
+)
+def test_a_clock_that_jumps_makes_no_index_older(snapshot, settings, monkeypatch, clock_h, age_h):
+    """Opened when its catalogue was 4 hours old, an hour ago."""
+    loaded = snapshot.releases["shopping"]
+    watermark = loaded.watermark.timestamp()
+    monkeypatch.setattr(ages.time, "monotonic", lambda: 1_000.0 + 3_600)
+    monkeypatch.setattr(ages.time, "time", lambda: watermark + 3_600.0 * (5 + clock_h))
+    opened = replace(loaded, opened_at=watermark + 4 * 3_600.0, opened_on=1_000.0)
+    assert ages.index_age_s(opened) == pytest.approx(3_600 * age_h)
+    limits = {"max_index_age_h": age_h + 0.01}
+    assert not ages.is_old(opened, settings.model_copy(update=limits))
+    assert ages.is_old(opened, settings.model_copy(update={"max_index_age_h": age_h - 0.01}))
+    before_it_was_set = replace(loaded, opened_at=0.0, opened_on=1_000.0)
+    assert ages.index_age_s(before_it_was_set) == max(0, 3_600 * (5 + clock_h))
