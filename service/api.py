@@ -26,13 +26,13 @@ _COLUMNS_SCHEMA = {
 }
 
 
-class Filters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Filters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Ads of these advertisers are left out, with or without candidates."""
 
     exclude_advertisers: list[str] = []
 
 
-class RankRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RankRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One request to rank ads.
 
     ``scenario`` names a scenario of the store, or ``auto``: each candidate by the model of its own scenario. ``query``

@@ -7,11 +7,13 @@ from typing import Any
 
 import urllib3
 
+from contracts.errors import AdsieveError
+
 MAX_ANSWER_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 16
 
 
-class AnswerSizeError(Exception):
+class AnswerSizeError(AdsieveError):
     """The answer is longer than is read."""
 
 
