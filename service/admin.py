@@ -41,7 +41,10 @@ def admin_router(follower: Follower, settings: Settings) -> APIRouter:
     async def rollback(request: Request) -> Response:
         require_admin(request)
         wanted = decode(
-            await read_body(request.headers.get("content-length"), request.receive, MAX_BODY_BYTES), RollbackRequest
+            await read_body(
+                request.headers.get("content-length"), request.receive, MAX_BODY_BYTES, settings.body_timeout_s
+            ),
+            RollbackRequest,
         )
         store = open_store(settings.store, local=settings.local)
         return _json(await asyncio.to_thread(_roll_back, store, follower, wanted.scenario))

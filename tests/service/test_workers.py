@@ -30,7 +30,8 @@ class Service:
         self.counts = directory / "tmp"
         self.counts.mkdir()
         command = [sys.executable, "-c", SERVE, "--store", str(store), "--port", str(self.port), *arguments]
-        variables = {"OMP_NUM_THREADS": "1", "ADSIEVE_ENGINE_THREADS": "1", "TMPDIR": str(self.counts)}
+        engines = {"ADSIEVE_QUERY_ENGINE": "onnxruntime_cpu", "ADSIEVE_HEAVY_ENGINE": "onnxruntime_cpu"}
+        variables = {"OMP_NUM_THREADS": "1", "ADSIEVE_ENGINE_THREADS": "1", "TMPDIR": str(self.counts)} | engines
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, env=os.environ | variables | environment, stderr=log, stdout=log)
 
