@@ -39,6 +39,12 @@ def sealing() -> ModuleType:
     return _beside("sealing")
 
 
+@pytest.fixture(scope="session")
+def servers() -> ModuleType:
+    """Runs servers of applications, and ones that answer with given bytes."""
+    return _beside("servers")
+
+
 def make_ads(scenario: str, rng: np.random.Generator) -> pa.Table:
     """Ads with every peculiarity: paused, no bid, no objective, missing features, ids beyond ASCII."""
     count = NUM_ADS[scenario]

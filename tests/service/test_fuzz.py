@@ -94,19 +94,26 @@ def test_many_mutated_requests_are_answered_or_refused(app, example_query):
 
 def mutate_and_send(client, example_query, count):
     rng = random.Random(7)
-    statuses = set()
+    statuses, of_batches = set(), set()
     for number in range(count):
-        body = mutated(valid_body(example_query, number), rng)
+        path, body = "/rank", mutated(valid_body(example_query, number), rng)
+        if rng.random() < 0.3:
+            valid = {"requests": [valid_body(example_query, number + extra) for extra in range(3)]}
+            path, body = "/rank/batch", mutated(valid, rng)
         packed = msgspec.msgpack.encode(body)
         media = "application/msgpack"
         if rng.random() < 0.5:
             packed, media = msgspec.json.encode(body), "application/json"
         if rng.random() < 0.3:
             packed = damaged(packed, rng)
-        response = client.post("/rank", content=packed, headers={"Content-Type": media})
+        response = client.post(path, content=packed, headers={"Content-Type": media})
         assert response.status_code in (200, 400, 422), (response.text, packed)
-        statuses.add(response.status_code)
-    assert statuses == {200, 400, 422}
+        statuses.add((path, response.status_code))
+        if path == "/rank/batch" and response.status_code == 200:
+            decoder = msgspec.json if media == "application/json" else msgspec.msgpack
+            of_batches |= {answer["status"] for answer in decoder.decode(response.content)["answers"]}
+    assert statuses == {(path, status) for path in ("/rank", "/rank/batch") for status in (200, 400, 422)}
+    assert {200, 422} <= of_batches <= {200, 400, 422}
 
 
 def valid_body(example_query, number):
