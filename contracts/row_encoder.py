@@ -24,6 +24,7 @@ from contracts.feature_encoders import (
     MultiCategoricalEncoder,
 )
 from contracts.hashing import TextIds
+from contracts.layout import SideLayout
 from contracts.rows import encode_row, parse_time
 from contracts.schema import MISSING, NUM_RESERVED, OUT_OF_VOCABULARY
 from contracts.sequence_encoder import FieldEncoder, SequenceEncoder
@@ -80,6 +81,11 @@ class RowEncoder:
         self._dense_places = np.array([part.position for part in dense], np.intp)
         self._no_dense = [math.nan] * len(dense)
         self._writers = {part.name: _writer(part, dense) for part in encoder.encoders}
+
+    @property
+    def layout(self) -> SideLayout:
+        """Where each feature stands in a row."""
+        return self._encoder.layout
 
     def encode(self, query: Mapping[str, Any], *, event_time_us: int, prefix: str = "query") -> EncodedRow:
         """Encode the features of one request; arguments and errors are those of ``contracts.rows.encode_request``."""

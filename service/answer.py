@@ -7,6 +7,7 @@ import numpy as np
 
 from service.api import Ads, Degraded, Dropped, Explain, RankRequest, RankResponse, Timing
 from service.candidates import Resolved
+from service.explaining import explain
 from service.features import FeatureNotes
 from service.heavy import HeavyScores
 from service.light import Ranking, Scored
@@ -81,20 +82,7 @@ class _Shown:
         )
 
     def explain(self) -> Explain:
-        scored, result = self._result.scored, self._result
-        names = [scored[owner].release.objectives.names for owner in self._ranking.owners.tolist()]
-        codes = self._ranking.gather([part.pool.objectives for part in scored]).tolist()
-        return Explain(
-            bids=self._ranking.gather([part.pool.bids for part in scored]).tolist(),
-            objectives=[names_of[code] for names_of, code in zip(names, codes, strict=True)],
-            light_utilities=self._ranking.gather([part.utilities for part in scored]).tolist(),
-            counts={
-                "candidates": result.num_candidates,
-                "ranked": result.num_ranked,
-                "survivors": len(result.final),
-            },
-            features=result.notes.reports,
-        )
+        return explain(self._result, self._ranking)
 
     def _ids(self) -> list[str]:
         ids, scored = self._result.ids, self._result.scored

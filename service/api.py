@@ -26,6 +26,9 @@ _COLUMNS_SCHEMA = {
 }
 
 
+Stage = Literal["dropped", "light", "survivor", "answer"]
+
+
 class Filters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Ads of these advertisers are left out, with or without candidates."""
 
@@ -96,20 +99,44 @@ class Degraded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeatureReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Query features that a model found missing or outside its vocabulary."""
+    """Query features that a model found missing or outside its vocabulary, and what it was given of each.
+
+    ``encoded`` maps a feature, or a field of a history such as ``clicks.ad_id``, to its ids (1 is missing, 2 outside
+    the vocabulary; events most recent first) or to its floats after scaling.
+    """
 
     missing: list[str]
     out_of_vocabulary: list[str]
+    encoded: dict[str, list[int | float]]
+
+
+class CandidateTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """How far candidates came, as columns: the first 1,000 in the order of the request, ``omitted`` are more.
+
+    A stage is the furthest that an ad reached: ``dropped`` before any score, ``light`` scored, ``survivor`` in the
+    running until the end, ``answer`` in the answer. A reason says why it went no further: for dropped ads the names of
+    ``dropped``, where ``inactive`` is told apart as ``status`` and ``withdrawn`` (taken down or without budget); then
+    ``survivors`` and ``limit`` for places that others got.
+    """
+
+    ids: list[str]
+    stages: list[Stage]
+    reasons: list[str | None]
+    light_utilities: list[float | None]
+    omitted: int
 
 
 class Explain(msgspec.Struct, frozen=True, kw_only=True):
-    """How the answer came about. The lists go with ``ads.ids``; ``features`` is by model version."""
+    """How the answer came about. The lists and logits go with ``ads.ids``; ``features`` is by model version."""
 
     bids: list[float]
     objectives: list[str]
     light_utilities: list[float]
+    light_logits: dict[str, list[float | None]]
+    heavy_logits: dict[str, list[float | None]] | None
     counts: dict[str, int]
     features: dict[str, FeatureReport]
+    candidates: CandidateTrace
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):

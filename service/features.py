@@ -6,21 +6,30 @@ from typing import Any
 
 from contracts.encoding import Encoded
 from contracts.errors import RequestError
+from contracts.layout import SideLayout
 from contracts.row_encoder import RowEncoder
-from service.api import FeatureReport
 from service.releases import LoadedRelease
 from service.settings import Settings
+
+
+@dataclass(frozen=True)
+class Report:
+    """Query features that one model found missing or outside its vocabulary."""
+
+    missing: list[str]
+    out_of_vocabulary: list[str]
 
 
 @dataclass
 class FeatureNotes:
     """What was found about the features of one request, for its warnings, its explanation and the metrics.
 
-    ``unknown`` are dotted names that no model reads; ``reports`` are by model version.
+    ``unknown`` are dotted names that no model reads; ``reports`` and encoded rows are by model version.
     """
 
     unknown: list[str] = field(default_factory=list)
-    reports: dict[str, FeatureReport] = field(default_factory=dict)
+    reports: dict[str, Report] = field(default_factory=dict)
+    encoded: dict[str, tuple[SideLayout, Encoded]] = field(default_factory=dict)
 
     def missing(self) -> list[str]:
         """Dotted names of query features that some model found missing, sorted."""
@@ -101,5 +110,6 @@ class QueryEncoding:
         row = rows.encode(self.query, event_time_us=self.event_time_us)
         if row.missing and self.settings.missing_features == "refuse":
             raise RequestError("required feature is missing", field=f"query.{row.missing[0]}")
-        self.notes.reports[version] = FeatureReport(missing=row.missing, out_of_vocabulary=row.out_of_vocabulary)
+        self.notes.reports[version] = Report(row.missing, row.out_of_vocabulary)
+        self.notes.encoded[version] = (rows.layout, row.encoded)
         return row.encoded
