@@ -1,6 +1,7 @@
 """Servers for tests: a real one of an application, and ones that answer every connection with given bytes."""
 
 import contextlib
+import re
 import socket
 import threading
 import time
@@ -41,6 +42,18 @@ def http(status: int, body: bytes = b"", **headers: str) -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
+def _request(connection: socket.socket) -> bytes:
+    """The bytes of one whole request."""
+    asked = b""
+    while b"\r\n\r\n" not in asked:
+        asked += connection.recv(1 << 20)
+    head, _, body = asked.partition(b"\r\n\r\n")
+    length = int(re.search(rb"content-length: (\d+)", head, re.IGNORECASE)[1])
+    while len(body) < length:
+        body += connection.recv(1 << 20)
+    return head + b"\r\n\r\n" + body
+
+
 @dataclass
 class Canned:
     """A host that answers one connection after another with given bytes, the last of them for ever; None: never."""
@@ -57,7 +70,7 @@ def canned(*answers: bytes | Sequence[bytes] | None) -> Iterator[Canned]:
 
     def answer(connection: socket.socket, pieces: bytes | Sequence[bytes]) -> None:
         with contextlib.suppress(OSError), connection:
-            host.asked.append(connection.recv(1 << 20))
+            host.asked.append(_request(connection))
             for piece in [pieces] if isinstance(pieces, bytes) else pieces:
                 connection.sendall(piece)
                 time.sleep(0 if isinstance(pieces, bytes) else 0.05)
@@ -77,6 +90,7 @@ def canned(*answers: bytes | Sequence[bytes] | None) -> Iterator[Canned]:
     try:
         yield host
     finally:
+        listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         listener.close()
         for connection in connections:
             connection.close()
