@@ -1,10 +1,12 @@
 """The client: the service's own answers, each deadline kept, and every way to fail told as what it is."""
 
 import json
+import re
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -239,3 +241,19 @@ def test_a_batch_is_answered_whole(servers, answer, example_query):
         outcomes = client.rank_batch([request(example_query)] * 2)
         assert outcomes[0] == answer
         assert str(outcomes[1]) == "neither an answer nor a problem, status 500"
+
+
+def test_the_examples_of_the_how_to_run(settings, servers, capsys):
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "client.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(blocks) == 4
+    app = create_app(settings)
+    app.state.follower.poll()
+    with servers.serving(app) as url:
+        code = "\n".join(blocks).replace("http://127.0.0.1:8000", url)
+        exec(compile(code, str(page), "exec"), {})
+    told = capsys.readouterr().out
+    assert "['nobody']" in told
+    assert "422 urn:adsieve:problem:invalid-value scenario" in told
+    assert "no answer: 422" in told
+    assert all(f"r-{number} ['" in told for number in range(32))

@@ -1,0 +1,120 @@
+"""Requests a second through the Python client: threads that each ask alone, that are grouped, and many at once.
+
+One server of ``adsieve serve`` with one worker and the client in this process on the same cores; ``standard()`` towers
+and a heavy ranker of ``iqiyi()`` sizes. In each round every way is loaded for some seconds, one after another; figures
+are medians of the rounds, ratios medians of the rounds' ratios. ``alone`` is ``RankClient.rank`` in every thread,
+``grouped`` ``GroupingClient.rank`` in every thread, ``many`` ``RankClient.rank_many`` of 16 requests in two threads.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+
+from benchmarks.harness import finish, parser
+from benchmarks.serving_processes import free_port, start
+from benchmarks.serving_requests import BLOCK, bodies
+from benchmarks.serving_world import make_world
+from service.api import RankRequest, RankResponse
+from service.client import RankClient
+from service.client_grouping import GroupingClient
+
+WARM, MANY = 0.5, 16
+"""Seconds before each timing; requests of one ``rank_many``."""
+
+
+def main() -> int:
+    """Measure and print."""
+    options = _options()
+    with TemporaryDirectory() as scratch:
+        store = options.store
+        if store is None:
+            store = make_world(Path(scratch) / "world", BLOCK, with_heavy=True, with_plain=False).store
+        figures: dict[str, Any] = {}
+        with _serving(store, Path(scratch)) as url:
+            for stage in ("light", "full"):
+                for candidates in options.candidates:
+                    figures |= _case(url, stage, candidates, options)
+    return finish(options, figures, [])
+
+
+def _options() -> argparse.Namespace:
+    options = parser(__doc__)
+    options.add_argument("--store", type=Path, help="of an earlier benchmarks.serving_world; made unless given")
+    options.add_argument("--candidates", type=int, nargs="+", default=[100, 1_000])
+    options.add_argument("--threads", type=int, default=8, help="that ask")
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--seconds", type=float, default=2.0, help="of each way in each round")
+    return options.parse_args()
+
+
+@contextmanager
+def _serving(store: Path, work: Path) -> Iterator[str]:
+    port = free_port()
+    command = [sys.executable, "-m", "adsieve", "serve", "--store", str(store), "--port", str(port)]
+    server = start("adsieve", [*command, "--local", str(work / "local")], port=port, log=work / "serve.log")
+    try:
+        server.wait(msgspec.json.encode(bodies(1, num_ads=BLOCK, candidates=10, stage="light")[0]))
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.stop()
+
+
+def _case(url: str, stage: str, candidates: int, options: argparse.Namespace) -> dict[str, float]:
+    raw = bodies(32, num_ads=BLOCK, candidates=candidates, stage=stage)
+    requests = [msgspec.convert(body | {"limit": 100}, RankRequest) for body in raw]
+    name, rates = f"{stage}, {candidates:,} candidates", dict[str, list[float]]()
+    with (
+        RankClient(url, timeout_s=30.0, connections=options.threads) as client,
+        GroupingClient(client, group_size=options.threads) as grouping,
+    ):
+
+        def many(first: int) -> int:
+            outcomes = client.rank_many([requests[(first + other) % 32] for other in range(MANY)])
+            for outcome in outcomes:
+                if not isinstance(outcome, RankResponse):
+                    raise outcome
+            return len(outcomes)
+
+        ways: dict[str, tuple[Callable[[int], int], int]] = {
+            "alone": (lambda number: bool(client.rank(requests[number % 32])), options.threads),
+            "grouped": (lambda number: bool(grouping.rank(requests[number % 32])), options.threads),
+            "many": (many, 2),
+        }
+        for _ in range(options.rounds):
+            for way, (ask, threads) in ways.items():
+                _rate(ask, threads, WARM)
+                rates.setdefault(way, []).append(_rate(ask, threads, options.seconds))
+    figures = {f"{name}: {way}, requests/s": round(median(values), 1) for way, values in rates.items()}
+    for way in ("grouped", "many"):
+        ratios = [rate / alone for rate, alone in zip(rates[way], rates["alone"], strict=True)]
+        figures[f"{name}: {way} / alone"] = round(median(ratios), 2)
+    return figures
+
+
+def _rate(ask: Callable[[int], int], num_threads: int, seconds: float) -> float:
+    """Answers a second of so many threads."""
+    numbers, began = count(), time.perf_counter()
+
+    def work(_: int) -> int:
+        answered = 0
+        while time.perf_counter() - began < seconds:
+            answered += ask(next(numbers))
+        return answered
+
+    with ThreadPoolExecutor(num_threads) as threads:
+        answered = sum(threads.map(work, range(num_threads)))
+    return answered / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
