@@ -72,7 +72,7 @@ def build(
         float | None,
         typer.Option(help="Fail when more ads than this share hold NaN, infinity or invalid values [.01]."),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Ads that are read and encoded at once [8192].")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Ads that are read and encoded at once [16384].")] = None,
     threads: Annotated[int | None, typer.Option(help="Batches that are embedded at once [2].")] = None,
     ray: Annotated[
         bool, typer.Option("--ray", help="Run the pin towers as actors of Ray Data; see requirements/ray.txt.")

@@ -32,6 +32,7 @@ from indexing.catalog import Catalog
 from indexing.checkpoint import Progress, read_checkpoint, write_checkpoint
 from indexing.config import IndexConfig
 from indexing.embed import AdEmbedder, EmbeddedBatch
+from indexing.heap import give_back_freed_memory
 from indexing.manifest import index_manifest
 from indexing.merge import UpdatesToMerge
 from indexing.overlay_content import ContentEmbedder
@@ -107,6 +108,7 @@ def run_build(
     given = BuildInputs.open(ads=ads, two_tower=two_tower, heavy=heavy, config=config, as_of=as_of, updates=updates)
     with work_directory(out, given.identity()) as work:
         catalog, embedder = _prepare(work, given)
+        give_back_freed_memory()  # of engines that were tried, and of the ids of the catalogue
         job = _Job(work, catalog, embedder, given.two_tower, given.heavy, config)
         begun = read_checkpoint(work)
         blocks, begun = job.open_blocks(begun)

@@ -19,8 +19,7 @@ from indexing.id_keys import array_bytes, hashes, stored_keys
 
 ROWS_PER_PART = 50_000
 MAX_PARTS = 500
-"""Files that are open at once; beyond ``ROWS_PER_PART`` times as many rows, parts are larger. A small catalogue has
-several parts too, so that a larger one takes no more memory."""
+"""Files that are open at once; beyond ``ROWS_PER_PART`` times as many rows, parts are larger."""
 
 BATCH_ROWS = 65_536
 SPILLED = pa.schema([("ad_id", pa.string()), ("time", pa.int64()), ("row", pa.int64()), ("ours", pa.bool_())])

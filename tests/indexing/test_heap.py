@@ -34,3 +34,37 @@ def faults(how: str) -> int:
 
 def test_arrays_are_made_of_pages_that_the_process_has() -> None:
     assert faults("keep") * 4 < faults("leave")
+
+
+GIVEN_BACK = """
+import platform
+from pathlib import Path
+import numpy as np
+import pyarrow as pa
+from indexing.heap import give_back_freed_memory, keep_freed_memory
+
+def resident():
+    return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0])
+
+if platform.libc_ver()[0] != "glibc":
+    print("none none none")
+else:
+    keep_freed_memory()
+    arrays = [np.ones(1 << 20, np.uint8) for _ in range(100)]
+    last = np.ones(1 << 20, np.uint8)  # the end of the heap stays in use
+    full = resident()
+    del arrays
+    kept = resident()
+    give_back_freed_memory()
+    print(full, kept, resident(), pa.default_memory_pool().backend_name)
+"""
+
+
+def test_what_is_kept_is_given_back_when_it_is_asked_for() -> None:
+    result = subprocess.run([sys.executable, "-c", GIVEN_BACK], capture_output=True, text=True, check=True)
+    if result.stdout.startswith("none"):
+        pytest.skip("the C library is not glibc")
+    full, kept, left, pool = result.stdout.split()
+    assert int(full) - int(kept) < 20 << 10
+    assert int(kept) - int(left) > 80 << 10
+    assert pool == "system"
