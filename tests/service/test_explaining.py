@@ -55,7 +55,7 @@ def test_features_are_told_as_they_were_encoded(snapshot, settings, body):
     assert light["watch.time"][1] == 1
     assert light["user_ctr"] == pytest.approx([0.25])
     event_time_us = (msgspec.convert(EVENT_TIME, type=type(EPOCH)) - EPOCH) // (EPOCH.resolution)
-    plain = encode_request(release.tower.query_encoder, query, event_time_us=event_time_us)[0].encoded
+    plain = encode_request(release.tower.query_encoder, query, event_time_us=event_time_us)[0]
     assert sum(map(len, light.values())) == np.count_nonzero(plain.ids) + plain.floats.size
 
 
