@@ -7,6 +7,8 @@ Shapes: R requests, A ads, H heads, D width of a head's vector, F width of the f
 """
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
@@ -17,8 +19,9 @@ import numpy as np
 
 from contracts.bundle import GRAPHS, PARITY_FILE, Bundle
 from contracts.encoding import Encoded
-from contracts.errors import ConfigError
+from contracts.errors import AdsieveError, ConfigError
 from contracts.probability import sigmoid
+from contracts.progress import tell
 from engines.lookup import TableLookup
 from engines.onnxruntime_cpu import OnnxRuntimeEngine, onnx_specs
 from engines.openvino_cpu import OpenVinoEngine
@@ -43,6 +46,9 @@ TIMED_ROWS = 256
 GPU_ROWS = (1024, 4096)
 PIN_GRAPH = GRAPHS["two_tower"][1]
 SECONDS = 0.1
+OPENING_LIMIT_S = 300.0
+"""An engine opens in seconds; one that a library has not opened by then is stuck, and a nightly job must not be."""
+TOLD_AFTER_S = 10.0
 
 
 def open_pin_engine(bundle: Bundle, name: str, *, threads: int) -> Engine:
@@ -70,27 +76,66 @@ def open_pin_engine(bundle: Bundle, name: str, *, threads: int) -> Engine:
 class OpeningEngines:
     """The CPU's engines that ``name`` may mean, opened in threads while their caller does something else.
 
+    The threads are daemons: one that a library keeps for ever does not keep the process.
+
     Args:
         bundle: Of the pin tower.
         name: ``auto``, or an engine's name.
         threads: Calls that will run at once.
+        open_engine: Opens one.
+        limit_s: How long :meth:`take` waits for those that are not open yet.
     """
 
-    def __init__(self, bundle: Bundle, name: str, *, threads: int) -> None:
-        pool = ThreadPoolExecutor(thread_name_prefix="open-engine")
+    def __init__(
+        self,
+        bundle: Bundle,
+        name: str,
+        *,
+        threads: int,
+        open_engine: Callable[..., Engine] = open_pin_engine,
+        limit_s: float = OPENING_LIMIT_S,
+    ) -> None:
         names = [known for known in PIN_ENGINES if name in ("auto", known) and known not in GPU_ENGINES]
-        self._opening: dict[str, Future[Engine]] = {
-            known: pool.submit(open_pin_engine, bundle, known, threads=threads) for known in names
-        }
-        pool.shutdown(wait=False)
+        self._limit_s = limit_s
+        self._deadline: float | None = None
+        self._opening = {known: _opened(partial(open_engine, bundle, known, threads=threads), known) for known in names}
 
     def take(self, name: str) -> Engine | None:
         """An engine, once all are open, so that nothing disturbs what follows; None of one that is not opened here.
 
-        It is given once, and held here no longer. Raises what opening it raised.
+        It is given once, and held here no longer. Raises what opening it raised, and an AdsieveError where it is not
+        open after the limit, which counts from the first call.
         """
-        wait(self._opening.values())
-        return self._opening.pop(name).result() if name in self._opening else None
+        self._wait()
+        opened = self._opening.pop(name, None)
+        if opened is None:
+            return None
+        if not opened.done():
+            raise AdsieveError(f"was not open after {self._limit_s:g} s of waiting, so the build goes on without it")
+        return opened.result()
+
+    def _wait(self) -> None:
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._limit_s
+            wait(self._opening.values(), timeout=min(TOLD_AFTER_S, self._limit_s))
+            late = [known for known, opened in self._opening.items() if not opened.done()]
+            if late:
+                tell(f"waiting for {', '.join(late)} to open, at most {self._limit_s:g} s")
+        wait(self._opening.values(), timeout=max(self._deadline - time.monotonic(), 0.0))
+
+
+def _opened(open_one: Callable[[], Engine], name: str) -> "Future[Engine]":
+    """What ``open_one`` gives or raises, from a thread of its own."""
+    opened: Future[Engine] = Future()
+
+    def run() -> None:
+        try:
+            opened.set_result(open_one())
+        except BaseException as error:  # as an executor does: raised where it is asked for
+            opened.set_exception(error)
+
+    threading.Thread(target=run, name=f"open-{name}", daemon=True).start()
+    return opened
 
 
 def choose_pin_engine(
