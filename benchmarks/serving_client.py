@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -21,7 +22,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.harness import finish, parser
-from benchmarks.serving_processes import free_port, start
+from benchmarks.serving_processes import Server, free_port, start
 from benchmarks.serving_requests import BLOCK, bodies
 from benchmarks.serving_world import make_world
 from service.api import RankRequest, RankResponse
@@ -40,10 +41,10 @@ def main() -> int:
         if store is None:
             store = make_world(Path(scratch) / "world", BLOCK, with_heavy=True, with_plain=False).store
         figures: dict[str, Any] = {}
-        with _serving(store, Path(scratch)) as url:
+        with _serving(store, Path(scratch)) as server:
             for stage in ("light", "full"):
                 for candidates in options.candidates:
-                    figures |= _case(url, stage, candidates, options)
+                    figures |= _case(server, stage, candidates, options)
     return finish(options, figures, [])
 
 
@@ -58,23 +59,23 @@ def _options() -> argparse.Namespace:
 
 
 @contextmanager
-def _serving(store: Path, work: Path) -> Iterator[str]:
+def _serving(store: Path, work: Path) -> Iterator[Server]:
     port = free_port()
     command = [sys.executable, "-m", "adsieve", "serve", "--store", str(store), "--port", str(port)]
     server = start("adsieve", [*command, "--local", str(work / "local")], port=port, log=work / "serve.log")
     try:
         server.wait(msgspec.json.encode(bodies(1, num_ads=BLOCK, candidates=10, stage="light")[0]))
-        yield f"http://127.0.0.1:{port}"
+        yield server
     finally:
         server.stop()
 
 
-def _case(url: str, stage: str, candidates: int, options: argparse.Namespace) -> dict[str, float]:
+def _case(server: Server, stage: str, candidates: int, options: argparse.Namespace) -> dict[str, float]:
     raw = bodies(32, num_ads=BLOCK, candidates=candidates, stage=stage)
     requests = [msgspec.convert(body | {"limit": 100}, RankRequest) for body in raw]
-    name, rates = f"{stage}, {candidates:,} candidates", dict[str, list[float]]()
+    name, rates = f"{stage}, {candidates:,} candidates", dict[str, list[_Rate]]()
     with (
-        RankClient(url, timeout_s=30.0, connections=options.threads) as client,
+        RankClient(f"http://127.0.0.1:{server.port}", timeout_s=30.0, connections=options.threads) as client,
         GroupingClient(client, group_size=options.threads) as grouping,
     ):
 
@@ -92,17 +93,37 @@ def _case(url: str, stage: str, candidates: int, options: argparse.Namespace) ->
         }
         for _ in range(options.rounds):
             for way, (ask, threads) in ways.items():
-                _rate(ask, threads, WARM)
-                rates.setdefault(way, []).append(_rate(ask, threads, options.seconds))
-    figures = {f"{name}: {way}, requests/s": round(median(values), 1) for way, values in rates.items()}
-    for way in ("grouped", "many"):
-        ratios = [rate / alone for rate, alone in zip(rates[way], rates["alone"], strict=True)]
-        figures[f"{name}: {way} / alone"] = round(median(ratios), 2)
+                _rate(ask, threads, WARM, server)
+                rates.setdefault(way, []).append(_rate(ask, threads, options.seconds, server))
+    figures = {}
+    for way, measured in rates.items():
+        figures[f"{name}: {way}, requests/s"] = round(median(rate.requests for rate in measured), 1)
+        figures[f"{name}: {way}, server CPU ms a request"] = round(median(rate.server_ms for rate in measured), 3)
+        figures[f"{name}: {way}, client CPU ms a request"] = round(median(rate.client_ms for rate in measured), 3)
+        if way != "alone":
+            pairs = list(zip(measured, rates["alone"], strict=True))
+            figures[f"{name}: {way} / alone, requests/s"] = round(median(a.requests / b.requests for a, b in pairs), 2)
+            figures[f"{name}: {way} / alone, CPU"] = round(median(a.cpu_ms / b.cpu_ms for a, b in pairs), 2)
     return figures
 
 
-def _rate(ask: Callable[[int], int], num_threads: int, seconds: float) -> float:
-    """Answers a second of so many threads."""
+@dataclass(frozen=True)
+class _Rate:
+    """Answers a second, and processor time of each; a busy machine touches that less."""
+
+    requests: float
+    server_ms: float
+    client_ms: float
+
+    @property
+    def cpu_ms(self) -> float:
+        """Of both."""
+        return self.server_ms + self.client_ms
+
+
+def _rate(ask: Callable[[int], int], num_threads: int, seconds: float, server: Server) -> _Rate:
+    """So many threads that ask for some seconds."""
+    server_s, client_s = server.cpu_s(), time.process_time()
     numbers, began = count(), time.perf_counter()
 
     def work(_: int) -> int:
@@ -113,7 +134,11 @@ def _rate(ask: Callable[[int], int], num_threads: int, seconds: float) -> float:
 
     with ThreadPoolExecutor(num_threads) as threads:
         answered = sum(threads.map(work, range(num_threads)))
-    return answered / (time.perf_counter() - began)
+    return _Rate(
+        requests=answered / (time.perf_counter() - began),
+        server_ms=1000 * (server.cpu_s() - server_s) / answered,
+        client_ms=1000 * (time.process_time() - client_s) / answered,
+    )
 
 
 if __name__ == "__main__":
