@@ -196,9 +196,13 @@ def create_heavy_app(settings: Settings) -> FastAPI:
     host, workers = HeavyHost(store.local, settings), Workers(settings, telemetry.heavy_batch, remote=False)
     route = HeavyRoute(host, workers, settings, telemetry)
 
+    def poll() -> None:
+        host.poll()
+        telemetry.serving.runs({version: heavy.engine for version, heavy in host.heavies.items()})
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        works = [(host.poll, settings.poll_interval_s), (telemetry.serving.tell, TELL_S)]
+        works = [(poll, settings.poll_interval_s), (telemetry.serving.tell, TELL_S)]
         if store.local is not store:
             works.append((store.refresh, settings.update_interval_s))
         with workers:

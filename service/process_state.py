@@ -41,7 +41,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     """One process.
 
     ``loading`` says that it takes requests and was never ready; ``log_readable`` is None before the log of updates was
-    first read.
+    first read. ``heavies`` are the engines of the heavy rankers that it runs for other hosts, by version.
     """
 
     ready: bool = False
@@ -49,6 +49,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     heavy_waiting: int = 0
     log_readable: bool | None = None
     releases: dict[str, ReleaseState] = {}
+    heavies: dict[str, str] = {}
 
 
 class ProcessBoard:

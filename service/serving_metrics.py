@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -121,6 +121,11 @@ class ServingMetrics(Collector):
             if state is not None and state.release == loaded.release.release_id:
                 self._note(msgspec.structs.replace(_with_updates(state, loaded, end), is_old=is_old))
 
+    def runs(self, heavies: Mapping[str, str]) -> None:
+        """Note the engines of the heavy rankers that this process runs for other hosts, by version."""
+        with self._changing:
+            self._own = msgspec.structs.replace(self._own, heavies=dict(heavies))
+
     def log_readable(self, is_readable: bool) -> None:
         """Note whether the log of updates can be read."""
         with self._changing:
@@ -161,6 +166,7 @@ class ServingMetrics(Collector):
         read = [state.log_readable for state in states if state.log_readable is not None]
         if read:
             yield _gauge("update_log_readable", "0 where the log of updates cannot be read or is gone.", min(read))
+        yield _heavies(states)
         yield _release_loaded(releases)
         yield _engines(releases)
         for gauge in _PER_SCENARIO:
@@ -204,6 +210,14 @@ def _engines(releases: Sequence[ReleaseState]) -> GaugeMetricFamily:
         {(one.scenario, model, engine) for one in releases for model, engine in one.engines.items()}
     ):
         family.add_metric((scenario, model, engine), 1)
+    return family
+
+
+def _heavies(states: Sequence[ProcessState]) -> GaugeMetricFamily:
+    labels, text = ("version", "engine"), "1 for the engine of a heavy ranker that is run here for other hosts."
+    family = GaugeMetricFamily("adsieve_heavy_engine_info", text, labels=labels)
+    for engine in sorted({engine for state in states for engine in state.heavies.items()}):
+        family.add_metric(engine, 1)
     return family
 
 

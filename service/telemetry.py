@@ -7,7 +7,7 @@ what serves now is in ``service.serving_metrics``.
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from service.api import Dropped, RankResponse
+from service.api import Dropped
 from service.experiment_counts import ExperimentCounts
 from service.feedback_counts import FeedbackCounts
 from service.problems import KIND_PREFIX, problem_of
@@ -47,11 +47,15 @@ class Telemetry:
         self.stage_seconds = Histogram(
             "adsieve_stage_seconds", "Time of one stage of a request.", ["stage"], buckets=SECONDS, registry=registry
         )
+        self._stages = {stage: self.stage_seconds.labels(stage) for stage in STAGES}  # looked up once, not a request
         self.candidates = Histogram(
             "adsieve_candidates", "Candidates of a request, handed in or retrieved.", buckets=COUNTS, registry=registry
         )
         self.dropped = Counter(
             "adsieve_dropped_ads", "Candidates not ranked, by reason.", ["reason"], registry=registry
+        )
+        self.cold = Counter(
+            "adsieve_cold_ads", "Candidates that no index holds, scored all the same by policy.", registry=registry
         )
         self.degraded = Counter(
             "adsieve_degraded_requests",
@@ -111,18 +115,22 @@ class Telemetry:
         response = outcome.response
         if response.arm is not None:
             self.experiments.arm(response.arm)
-        for stage in STAGES:
-            self.stage_seconds.labels(stage).observe(getattr(response.timing_ms, stage) / 1000)
+        for stage, seconds in self._stages.items():
+            seconds.observe(getattr(response.timing_ms, stage) / 1000)
         self.candidates.observe(outcome.num_candidates)
-        self._observe_faults(response)
+        self._observe_faults(outcome)
         self.unknown_features.inc(len(outcome.notes.unknown))
         for name in outcome.notes.missing():
             self.missing_features.labels(name).inc()
 
-    def _observe_faults(self, response: RankResponse) -> None:
+    def _observe_faults(self, outcome: Outcome) -> None:
+        response = outcome.response
         for reason in Dropped.__struct_fields__:
             if ids := getattr(response.dropped, reason):
                 self.dropped.labels(reason).inc(len(ids))
+        for pool in outcome.result.resolved.pools:
+            if len(pool.rows) and pool.rows.min() < 0:
+                self.cold.inc(int((pool.rows < 0).sum()))
         if response.degraded is not None:
             self.degraded.labels(response.degraded.reason).inc()
 

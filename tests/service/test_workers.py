@@ -15,6 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from indexing.store import DirectoryStore
+from service.process_state import ProcessBoard, ProcessState
+
 SERVE = "import typer, service.cli; typer.run(service.cli.serve)"
 TOKEN = "very-secret"
 
@@ -82,18 +85,22 @@ def serving(store: Path, directory: Path, *arguments: str, **environment: str):
 
 
 @pytest.fixture(scope="module")
-def service(artifacts, tmp_path_factory):
-    """Two workers over a store of this module's own."""
-    from indexing.store import DirectoryStore
-
-    root = tmp_path_factory.mktemp("workers")
-    store = DirectoryStore(root / "store")
+def service_store(artifacts, tmp_path_factory):
+    """A store of this module's own."""
+    store = DirectoryStore(tmp_path_factory.mktemp("workers") / "store")
     for scenario in ("shopping", "standard"):
         publish(store, artifacts, scenario, 0)
+    return store
+
+
+@pytest.fixture(scope="module")
+def service(service_store, tmp_path_factory):
+    """Two workers."""
+    root = tmp_path_factory.mktemp("served")
     options = {"ADSIEVE_ADMIN_TOKEN": TOKEN, "ADSIEVE_POLL_INTERVAL_S": "0.2", "ADSIEVE_BODY_TIMEOUT_S": "60"}
-    with serving(store.root, root, "--workers", "2", "--log-format", "json", **options) as service:
+    with serving(service_store.root, root, "--workers", "2", "--log-format", "json", **options) as service:
         wait_until(lambda: service.metrics()["adsieve_ready_processes"] == 2)
-        service.store = store
+        service.store = service_store
         yield service
 
 
@@ -189,7 +196,7 @@ def test_sigterm_answers_what_is_in_flight_and_refuses_what_is_new(service, body
     head = f"POST /rank HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
     (counts,) = service.counts.glob("adsieve-counts-*")
     workers = service.workers()
-    with socket.create_connection(("127.0.0.1", service.port), timeout=30) as connection:
+    with connected(service.port) as connection:
         connection.sendall(head.encode() + text[:10])
         wait_until(lambda: service.metrics()["adsieve_rank_in_flight"] == 1)
         service.process.send_signal(signal.SIGTERM)
@@ -205,9 +212,84 @@ def test_sigterm_answers_what_is_in_flight_and_refuses_what_is_new(service, body
     assert "Traceback" not in service.log.read_text()
 
 
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=30)
+
+
 def can_connect(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port)).close()
     except ConnectionRefusedError:
         return False
     return True
+
+
+def test_heavy_hosts_have_workers_too_and_none_outlives_a_killed_supervisor(service_store, tmp_path):
+    with serving(service_store.root, tmp_path, "--role", "heavy", "--workers", "2") as service:
+        wait_until(lambda: service.metrics()["adsieve_ready_processes"] == 2)
+        version = service_store.current("shopping").heavy
+        assert service.metrics()[f'adsieve_heavy_engine_info{{engine="onnxruntime_cpu",version="{version}"}}'] == 1
+        statuses = [service.request("POST", "/heavy", content=b"\xc1").status_code for _ in range(6)]
+        assert statuses == [400] * 6
+        assert service.metrics()['adsieve_problems_total{kind="not-parseable"}'] == 6
+        workers = service.workers()
+        service.process.kill()
+        service.process.wait()
+        wait_until(lambda: not any("spawn_main" in command_line(pid) for pid in workers))
+        assert not can_connect(service.port)
+
+
+def test_one_process_drains_then_ends_and_cuts_off_what_takes_too_long(service_store, tmp_path, body):
+    limits = {"ADSIEVE_DRAIN_S": "4", "ADSIEVE_SHUTDOWN_S": "1", "ADSIEVE_BODY_TIMEOUT_S": "600"}
+    with serving(service_store.root, tmp_path, **limits) as service, connected(service.port) as connection:
+        connection.sendall(b"POST /rank HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n")
+        connection.sendall(b"Content-Length: 99\r\n\r\n{")
+        wait_until(lambda: service.metrics()["adsieve_rank_in_flight"] == 1)
+        service.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not service.is_ready())
+        assert service.request("GET", "/health/ready").json()["ready"] is False
+        assert service.request("POST", "/rank", json=body).status_code == 200
+        wait_until(lambda: not can_connect(service.port))
+        assert service.process.wait(30) == 0
+        assert b"200 OK" not in connection.recv(1 << 16)
+
+
+def test_workers_that_cannot_begin_end_the_service(tmp_path):
+    code = (
+        "from service.cli import listening; from service.settings import Settings;"
+        "from service.server import ServeOptions; from service.supervisor import Supervisor;"
+        f"options = ServeOptions(settings=Settings(store={str(tmp_path)!r}), log_level='nonsense');"
+        "Supervisor(options, listening('127.0.0.1', 0), 2).run()"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "AdsieveError: a worker ended with 1 before it listened, see its log" in ended.stderr
+    assert "NONSENSE" in ended.stderr
+
+
+def test_states_of_processes_are_shared_while_they_live(tmp_path):
+    """Of three processes, one alive, one dead, and this one."""
+    code = (
+        "import sys, time; from pathlib import Path; from service.process_state import ProcessBoard, ProcessState;"
+        "ProcessBoard(Path(sys.argv[1])).post(ProcessState(ready=True, heavy_waiting=int(sys.argv[2])));"
+        "print('posted', flush=True); time.sleep(60)"
+    )
+    board = ProcessBoard(tmp_path)
+    board.post(ProcessState(heavy_waiting=1))
+    others = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(number)], stdout=subprocess.PIPE)
+        for number in (2, 3)
+    ]
+    try:
+        for other in others:
+            assert other.stdout.readline() == b"posted\n"
+        assert sorted(state.heavy_waiting for state in board.others()) == [2, 3]
+        others[0].kill()
+        others[0].wait()
+        assert [state.heavy_waiting for state in board.others()] == [3]
+        assert len(list(tmp_path.glob("*.state"))) == 2
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert ProcessBoard(None).others() == []
