@@ -5,6 +5,7 @@ Shapes: P ads of one pool, K survivors.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import floor
 
 import numpy as np
 import xxhash
@@ -22,9 +23,13 @@ def choose_survivors(
     """``k`` ads over all pools, best first; equal ones in the order of the request.
 
     With quotas, each scenario first gets its share of ``k``, rounded down, from its own best; what is left over goes to
-    the best of the rest. With exploration, the last ``round(k * explore_share)`` places go to ads drawn at random from
-    all that did not survive, each as likely as the other, so that the heavy ranker also sees what the light one
-    rejects. They follow the others here; the draw depends on the request's id alone.
+    the best of the rest. With exploration, the last n places go to ads drawn at random from all that did not survive,
+    each as likely as the other, so that the heavy ranker also sees what the light one rejects. They follow the others
+    here; both n and the draw depend on the request's id alone.
+
+    n is k * explore_share on average: rounded up with the probability of its fractional part, else rounded down, so
+    that short lists explore too. The propensity of an ad that was drawn is its probability over both: the mean over n
+    of [the ad is none of the best k - n] * n / (P - k + n), with P all ads.
 
     Args:
         scored: Pools, of which P may be 0.
@@ -34,16 +39,39 @@ def choose_survivors(
         request_id: Seeds the draw.
     """
     everything = _all_in_request_order(scored)
-    num_drawn = round(k * explore_share) if len(everything) > k else 0
+    if explore_share == 0 or len(everything) <= k:
+        return everything.take(_best(everything, scored, k, quotas))
+    generator = np.random.default_rng(xxhash.xxh64_intdigest(request_id.encode(), _SEED))
+    numbers = _numbers_drawn(k, explore_share)
+    num_drawn = max(numbers) if generator.random() < numbers[max(numbers)] else min(numbers)
     best = _best(everything, scored, k - num_drawn, quotas)
     if num_drawn == 0:
         return everything.take(best)
     rest = np.setdiff1d(np.arange(len(everything)), best, assume_unique=True)
-    seed = xxhash.xxh64_intdigest(request_id.encode(), _SEED)
-    drawn = np.sort(np.random.default_rng(seed).choice(rest, num_drawn, replace=False))
+    drawn = np.sort(generator.choice(rest, num_drawn, replace=False))
     drawn = drawn[np.argsort(-everything.utilities[drawn], kind="stable")]
-    propensities = np.r_[np.full(len(best), np.nan), np.full(num_drawn, num_drawn / len(rest))]
+    propensities = np.zeros(num_drawn)
+    for number, probability in numbers.items():
+        if number:
+            kept = best if number == num_drawn else _best(everything, scored, k - number, quotas)
+            is_out = ~np.isin(drawn, kept)
+            propensities += probability * is_out * number / (len(everything) - len(kept))
+    propensities = np.r_[np.full(len(best), np.nan), propensities]
     return replace(everything.take(np.r_[best, drawn]), propensities=propensities)
+
+
+def _numbers_drawn(k: int, explore_share: float) -> dict[int, float]:
+    """How many ads are drawn, with the probability of each number.
+
+    Example:
+        >>> _numbers_drawn(20, 0.125)
+        {2: 0.5, 3: 0.5}
+        >>> _numbers_drawn(20, 0.25)
+        {5: 1.0}
+    """
+    mean = round(k * explore_share, 9)
+    fraction = mean - floor(mean)
+    return {floor(mean): 1 - fraction} | ({floor(mean) + 1: fraction} if fraction else {})
 
 
 def _all_in_request_order(scored: Sequence[Scored]) -> Ranking:

@@ -54,6 +54,16 @@ def plain(scored, k, quotas):
     return [(owner, place) for _, _, owner, place in sorted(kept)]
 
 
+def probability_of_draw(scored, ad, k, quotas, share):
+    """Over how many are drawn, and which."""
+    total, result = sum(len(part.utilities) for part in scored), 0.0
+    for number in range(1, k + 1):
+        probability = max(0.0, 1 - abs(k * share - number))  # a mean between two whole numbers
+        if probability and ad not in plain(scored, k - number, quotas):
+            result += probability * number / (total - k + number)
+    return result
+
+
 values = st.lists(st.integers(0, 5), max_size=15)
 several = st.lists(values, min_size=1, max_size=3)
 shares = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([0.0, 0.1, 0.25, 1 / 3]))
@@ -71,13 +81,15 @@ def test_survivors_equal_the_plain_way(utilities, k, quotas):
 def test_drawn_ads_take_the_last_places_and_are_none_of_the_best(utilities, k, quotas, share, request_id):
     scored = pools(utilities)
     total = sum(len(values) for values in utilities)
-    num_drawn = round(k * share) if total > k else 0
     found, ranking = chosen(scored, k, quotas=quotas, explore_share=share, request_id=request_id)
+    num_drawn = int(ranking.explored.sum())
+    assert num_drawn in ((math.floor(k * share), math.ceil(k * share)) if total > k else (0,))
     assert found[: k - num_drawn] == plain(scored, k - num_drawn, quotas)
     assert len(found) == len(set(found)) == min(k, total)
     assert ranking.explored.tolist() == [False] * (len(found) - num_drawn) + [True] * num_drawn
-    if num_drawn:
-        assert set(ranking.propensities[ranking.explored]) == {num_drawn / (total - k + num_drawn)}
+    drawn = zip(found[k - num_drawn :], ranking.propensities[k - num_drawn :], strict=True) if num_drawn else ()
+    for ad, propensity in drawn:
+        assert propensity == pytest.approx(probability_of_draw(scored, ad, k, quotas, share), abs=1e-7)
     assert chosen(scored, k, quotas=quotas, explore_share=share, request_id=request_id)[0] == found
 
 
@@ -91,6 +103,26 @@ def test_ads_are_drawn_as_often_as_their_propensity_says():
     # Binomial: 4,000 draws at 2 of 5 have a standard deviation of 31.
     np.testing.assert_allclose(times[2:], 1_600, atol=160)
     assert set(ranking.propensities[ranking.explored]) == {0.4}
+
+
+@pytest.mark.parametrize(("k", "share"), [(20, 0.02), (5, 0.3)])
+def test_a_share_of_less_than_a_whole_ad_is_drawn_by_chance_as_often_as_logged(k, share):
+    total, requests = 30, 6_000
+    scored = pools([range(total, 0, -1)])
+    times, propensities = np.zeros(total), {}
+    for number in range(requests):
+        found, ranking = chosen(scored, k, explore_share=share, request_id=f"r-{number}")
+        for (_, place), propensity in zip(found, ranking.propensities if ranking.explored.any() else (), strict=False):
+            if not np.isnan(propensity):
+                times[place] += 1
+                propensities.setdefault(place, set()).add(propensity)
+    # Of so many requests k * share are expected, with a standard deviation of at most a half each.
+    assert times.sum() / requests == pytest.approx(k * share, abs=5 * 0.5 / requests**0.5)
+    assert not times[: k - math.ceil(k * share)].any()
+    for place in range(k - math.ceil(k * share), total):
+        (propensity,) = propensities[place]  # of an ad it is the same in every request
+        deviation = (propensity * (1 - propensity) / requests) ** 0.5
+        assert times[place] / requests == pytest.approx(propensity, abs=5 * deviation)
 
 
 def test_a_request_marks_what_was_drawn(snapshot, settings, example_query):
