@@ -40,6 +40,8 @@ def set_up_logs(level: str, form: Format) -> None:
     handler.setFormatter(JsonLines() if form == "json" else TextLines(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
+    # It tells at level info each build of faiss that this machine has not, as an error.
+    logging.getLogger("faiss.loader").setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 class TextLines(logging.Formatter):

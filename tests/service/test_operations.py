@@ -184,6 +184,25 @@ def test_a_rate_limit_lets_through_so_many_a_second_and_tells_what_it_held_back(
     assert [limit.passes() for _ in range(3)] == [1, 0, None]
 
 
+@pytest.mark.parametrize("level", ["debug", "info", "error"])
+def test_builds_of_faiss_that_this_machine_lacks_alarm_nobody(capsys, level):
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    try:
+        logs.set_up_logs(level, "text")
+        logging.getLogger("faiss.loader").info("Could not load library with AVX512 support")
+        logging.getLogger("faiss.loader").warning("one that matters")
+        logging.getLogger("service.any").error("another that matters")
+    finally:
+        root.handlers[:], root.level = before
+        logging.captureWarnings(False)
+        logging.getLogger("faiss.loader").setLevel(logging.NOTSET)
+    output = capsys.readouterr().err
+    assert "AVX512" not in output
+    assert ("one that matters" in output) == (level != "error")
+    assert "another that matters" in output
+
+
 def test_a_line_is_one_json_object_whatever_it_holds():
     record = logging.LogRecord("a.b", logging.WARNING, "f", 1, "two\n%s", ("lines",), None)
     record.fields = {"ads": 3, "odd": object}
