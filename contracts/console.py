@@ -1,7 +1,9 @@
 """What the command lines of all packages share: how a time is read and how a result is printed."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 import typer
@@ -22,6 +24,20 @@ def utc_time(text: str) -> datetime:
     except ValueError:
         raise typer.BadParameter(f"expected an ISO 8601 date or time, got {text!r}") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def shown_store(spec: str | Path) -> str:
+    """A store as messages name it: a directory, or a URL without user and password.
+
+    Example:
+        >>> shown_store("redis://me:secret@host:6379/0")
+        'redis://host:6379/0'
+    """
+    text = str(spec)
+    if "://" not in text:
+        return text
+    parts = urlsplit(text)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def print_json(result: object) -> None:

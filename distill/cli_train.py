@@ -141,7 +141,7 @@ def train(
     with join_ranks() as ranks:
         chosen, log = choose_config(preset, config, scenarios, given), LogPaths.under(logs, candidates)
         fitted = load_schema(schema, fitted=True)
-        source, why = warm_choice(warm_start, out, scenarios, chosen, serving_in(context, store))
+        source, why = warm_choice(warm_start, out, scenarios, chosen, serving_in(context, store), store)
         if ranks.is_main:
             tell(why)
         run = train_student(

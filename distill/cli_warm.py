@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from contracts.console import shown_store
+
 if TYPE_CHECKING:
     from distill.config import DistillConfig
     from distill.warmstart import Beginning, WarmSource
@@ -41,6 +43,7 @@ def warm_choice(
     scenarios: tuple[str, ...],
     config: "DistillConfig",
     serving: Callable[[str], Path | None],
+    store: str,
 ) -> tuple["WarmSource | Beginning | None", str]:
     """What a run begins from, or goes on from, and in words why.
 
@@ -50,6 +53,7 @@ def warm_choice(
         scenarios: To be distilled for; what serves the first counts.
         config: Of the run.
         serving: The bundle that serves a scenario, if any.
+        store: Where ``serving`` looks, for messages.
 
     Raises:
         InputError: The path is no bundle or run, or its towers have other sizes.
@@ -68,15 +72,18 @@ def warm_choice(
     earlier = begun(out)
     if earlier is not None:
         return earlier, ""
-    return _serving_source(serving(scenarios[0]), scenarios[0], config)
+    return _serving_source(serving(scenarios[0]), scenarios[0], config, store)
 
 
-def _serving_source(path: Path | None, scenario: str, config: "DistillConfig") -> tuple["WarmSource | None", str]:
+def _serving_source(
+    path: Path | None, scenario: str, config: "DistillConfig", store: str
+) -> tuple["WarmSource | None", str]:
     from contracts.errors import ConfigError, MismatchError
     from distill.warmstart import difference, open_source
 
     if path is None:
-        return None, f"nothing serves {scenario} yet: beginning with fresh weights"
+        nothing = f"nothing serves {scenario} in the store {shown_store(store)} (--store)"
+        return None, f"{nothing}: beginning with fresh weights"
     try:
         source = open_source(path)
         other = difference(source.config, config)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
-from contracts.console import Json, print_json, utc_time
+from contracts.console import Json, print_json, shown_store, utc_time
 from indexing.cli_options import Heavy, Local, TwoTower
 
 if TYPE_CHECKING:
@@ -142,7 +142,6 @@ def _of_empty(store: str, root: Path) -> list[str]:
     """What to tell of a store without releases and updates: right before the first publish, and a typo later."""
     from contracts.errors import InputError
     from indexing.store_files import FOLDERS
-    from indexing.stores import shown_store
 
     found = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
     if "://" not in store and found and not FOLDERS & set(found):

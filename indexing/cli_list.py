@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from contracts.console import Json, print_json
+from contracts.console import Json, print_json, shown_store
 from indexing.cli_options import Local, Store, opened_store, unknown_scenario
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ def list_releases(
     """
     from contracts.errors import AdsieveError, ArtifactError
     from indexing.listing import listed, recorded
-    from indexing.stores import shown_store
     from indexing.update_warnings import damage
 
     opened, now = opened_store(store, local), datetime.now(UTC)

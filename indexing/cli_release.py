@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contracts.console import Json, print_json
+from contracts.console import Json, print_json, shown_store
 from indexing.cli_options import Heavy, Local, Store, TwoTower, opened_store
 
 if TYPE_CHECKING:
@@ -119,21 +119,22 @@ def prune(
     if json:
         print_json({"dry_run": dry_run, **asdict(pruned)})
         return
+    shown = shown_store(store)
     would = "would remove" if dry_run else "removed"
     for what, names in (("release", pruned.releases), ("bundle", pruned.bundles), ("index", pruned.indexes)):
         for name in names:
             print(f"{would} {what} {name}")
-    print(f"{store}: {pruned.bytes / 1e6:,.1f} MB {'to be freed' if dry_run else 'freed'}")
+    print(f"{shown}: {pruned.bytes / 1e6:,.1f} MB {'to be freed' if dry_run else 'freed'}")
     if pruned.updates:
         merged, replaced = pruned.updates - pruned.replaced, pruned.replaced
         print(
-            f"{store}: {merged:,} updates that every kept index has merged and {replaced:,} that later ones replace "
+            f"{shown}: {merged:,} updates that every kept index has merged and {replaced:,} that later ones replace "
             f"{'to be ' * dry_run}dropped"
         )
     if pruned.waiting:
         some = ", ".join(pruned.waiting[:5]) + (", ..." if len(pruned.waiting) > 5 else "")
         print(
-            f"{store}: content of {len(pruned.waiting):,} ads is in updates alone; it stays in the log until a "
+            f"{shown}: content of {len(pruned.waiting):,} ads is in updates alone; it stays in the log until a "
             f"catalogue has it: {some}"
         )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contracts.console import Json, print_json
+from contracts.console import Json, print_json, shown_store
 from indexing.cli_options import Local, Store, opened_store
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ def update(
         raise InputError("nothing to update: expected files, or one of --" + ", --".join(by_hand))
     opened = opened_store(store, local)
     if not opened.scenarios():
-        raise InputError(f"--store {store}: no release here, expected a store that `adsieve index publish` filled")
+        raise InputError(
+            f"--store {shown_store(store)}: no release here, expected a store that `adsieve index publish` filled"
+        )
     checks = ContentChecks(opened)
     options = {name: given or [] for name, given in by_hand.items()}
     updates = [*_from_files(files or [], checks.left_out), *_from_options(options)]
@@ -87,7 +89,7 @@ def update(
     if unread:
         print(f"features that no current model reads, kept for later ones: {', '.join(unread)}", file=sys.stderr)
     where = "nothing was appended" if position is None else f"position {position.seq} of log {position.log}"
-    print(f"{store}: {len(updates):,} updates, {contents:,} of them new or changed ads; {where}")
+    print(f"{shown_store(store)}: {len(updates):,} updates, {contents:,} of them new or changed ads; {where}")
 
 
 def _set_aside(opened: "OpenStore") -> "list[Update]":

@@ -98,7 +98,9 @@ class OpeningEngines:
         names = [known for known in PIN_ENGINES if name in ("auto", known) and known not in GPU_ENGINES]
         self._limit_s = limit_s
         self._deadline: float | None = None
-        self._opening = {known: _opened(partial(open_engine, bundle, known, threads=threads), known) for known in names}
+        self._opening: dict[str, Future[Engine]] = {
+            known: _opened(partial(open_engine, bundle, known, threads=threads), known) for known in names
+        }
 
     def take(self, name: str) -> Engine | None:
         """An engine, once all are open, so that nothing disturbs what follows; None of one that is not opened here.

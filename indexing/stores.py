@@ -5,8 +5,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
 
+from contracts.console import shown_store
 from contracts.errors import InputError
 from contracts.release import Judgement, Release, UpdatePosition
 from indexing.prune import Pruned
@@ -101,20 +101,6 @@ def open_store(spec: str | Path, *, local: Path | None = None) -> Store:
     if "://" in text:
         raise InputError(f"--store {text!r}: expected a directory or a URL that begins with {', '.join(SCHEMES)}")
     return DirectoryStore(Path(text))
-
-
-def shown_store(spec: str | Path) -> str:
-    """A store as messages name it: without user and password.
-
-    Example:
-        >>> shown_store("redis://me:secret@host:6379/0")
-        'redis://host:6379/0'
-    """
-    text = str(spec)
-    if not text.startswith(SCHEMES):
-        return text
-    parts = urlsplit(text)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def default_mirror(url: str) -> Path:

@@ -68,9 +68,13 @@ def test_by_default_a_run_begins_from_what_serves(invoke: Invoke, bundle: Bundle
 
 
 def test_nothing_that_serves_means_fresh_weights_and_is_said_once(invoke: Invoke, tmp_path: Path) -> None:
-    found = invoke("--out", tmp_path / "run", "--json", serving=lambda store, scenario: None)
+    given = ("--out", tmp_path / "run", "--json", "--store", "redis://me:secret@host:1/0")
+    found = invoke(*given, serving=lambda store, scenario: None)
     assert found.exit_code == 0, found.output
-    assert found.stderr.count("nothing serves shopping yet: beginning with fresh weights") == 1
+    told = " ".join(found.stderr.split())
+    expected = "nothing serves shopping in the store redis://host:1/0 (--store): beginning with fresh weights"
+    assert told.count(expected) == 1
+    assert "secret" not in told
     assert json.loads(found.stdout)["summary"]["warm_start"] is None
 
 
