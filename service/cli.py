@@ -1,5 +1,7 @@
 """Commands of the service: ``adsieve serve`` and ``adsieve rank``."""
 
+import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
 
     from service.api import RankResponse
     from service.settings import Settings
+
+log = logging.getLogger(__name__)
 
 _IDS_PRINTED = 10
 """Of each reason to drop candidates."""
@@ -43,6 +47,8 @@ def serve(
 
     SIGTERM ends it once the requests in flight are answered; with several workers, SIGHUP renews one after another.
     """
+    from service.environment import load_settings, unknown_variables
+
     settings, listener = load_settings(store, local), listening(host, port)
     if workers > 1 and "engine_threads" not in settings.model_fields_set:
         settings = settings.model_copy(update={"engine_threads": threads_each(workers)})
@@ -51,26 +57,24 @@ def serve(
     from service.server import ServeOptions, serve_process
     from service.supervisor import Supervisor, shared_counts
 
+    set_up_logs(log_level, log_format)
+    for line in unknown_variables(os.environ):
+        log.warning("%s", line)
     options = ServeOptions(settings=settings, role=role, log_level=log_level, log_format=log_format)
     if workers == 1:
         serve_process(options, listener)
         return
-    set_up_logs(log_level, log_format)
     with listener, shared_counts():
         Supervisor(options, listener, workers).run()
 
 
 def threads_each(workers: int) -> int:
     """Threads for one of so many processes: the cores that this one may use, shared out."""
-    import os
-
     return max(1, len(os.sched_getaffinity(0)) // workers)
 
 
 def limit_threads(threads: int) -> None:
     """Limit what libraries read once, when they are first imported, here and in processes that begin later."""
-    import os
-
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(variable, str(threads))
 
@@ -87,8 +91,11 @@ def rank(
     """
     import sys
 
+    from service.environment import load_settings, unknown_variables
     from service.wire import encode_response
 
+    for line in unknown_variables(os.environ):
+        typer.echo(f"warning: {line}", err=True)
     response = rank_file(request, load_settings(store, local))
     if json:
         sys.stdout.write(encode_response(response).decode() + "\n")
@@ -114,21 +121,6 @@ def listening(host: str, port: int) -> "socket.socket":
         listener.close()
         raise InputError(f"--host {host} --port {port}: cannot listen there: {error.strerror}") from error
     return listener
-
-
-def load_settings(store: Path | str, local: Path | None = None) -> "Settings":
-    """Settings from ``ADSIEVE_*`` variables; ConfigError names the variable, the value and what was expected."""
-    import pydantic
-
-    from contracts.errors import ConfigError
-    from service.settings import Settings
-
-    try:
-        return Settings(store=store, local=local)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        name = "ADSIEVE_" + "_".join(str(part) for part in first["loc"]).upper()
-        raise ConfigError(f"{name}: {first['msg']}, got {first['input']!r}") from error
 
 
 def rank_file(path: Path, settings: "Settings") -> "RankResponse":

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -42,6 +43,17 @@ class ShadowRelease(BaseModel):
 
     release: Annotated[str, Field(min_length=1)]
     share: Share = 1.0
+
+
+def _is_http(url: str) -> bool:
+    """Whether this is the address of a host, with a path or without."""
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port != 0  # raises where it is none
+    except ValueError:
+        return False
+    is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and has_port
+    return is_whole and not (parts.query or parts.fragment or url.split() != [url])
 
 
 class Settings(BaseSettings):
@@ -141,6 +153,13 @@ class Settings(BaseSettings):
             raise ValueError(f"expected shares of at most 1 in sum, got {sum(quotas.values()):g}")
         return quotas
 
+    @field_validator("heavy_url")
+    @classmethod
+    def _of_a_host(cls, url: str | None) -> str | None:
+        if url is not None and not _is_http(url):
+            raise ValueError("expected http://HOST:PORT")
+        return url
+
     model_config = SettingsConfigDict(env_prefix="ADSIEVE_", frozen=True, extra="forbid")
 
     store: Path | str
@@ -165,9 +184,11 @@ class Settings(BaseSettings):
     missing_features: Literal["default", "warn", "refuse"] = "default"
     unknown_takedowns: Literal["refuse", "serve"] = "refuse"
 
-    ab: dict[str, Split] = {}
-    shadow: dict[str, ShadowRelease] = {}
-    survivor_quotas: dict[str, Share] = {}
+    ab: Annotated[dict[str, Split], Field(examples=['{"shopping": {"release": "previous", "share": 0.1}}'])] = {}
+    shadow: Annotated[
+        dict[str, ShadowRelease], Field(examples=['{"shopping": {"release": "previous", "share": 0.05}}'])
+    ] = {}
+    survivor_quotas: Annotated[dict[str, Share], Field(examples=['{"shopping": 0.3, "standard": 0.5}'])] = {}
     explore_share: Annotated[float, Field(ge=0, le=0.5)] = 0.0
 
     rank_threads: Annotated[int, Field(ge=0, le=256)] = 2

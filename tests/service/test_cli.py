@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 import service.cli
-from contracts.errors import ArtifactError, ConfigError, InputError, RequestError
+from contracts.errors import ArtifactError, InputError, RequestError
 
 SERVE = "import typer, service.cli; typer.run(service.cli.serve)"
 
@@ -154,11 +154,3 @@ def test_an_address_that_is_taken_or_none_of_ours_is_wrong_usage():
             service.cli.listening("127.0.0.1", port)
     with pytest.raises(InputError, match=r"--host 192\.0\.2\.1 --port 0: cannot listen there: "):
         service.cli.listening("192.0.2.1", 0)
-
-
-def test_policies_come_from_the_environment(app, request_file, world, monkeypatch):
-    monkeypatch.setenv("ADSIEVE_SURVIVORS", "7")
-    assert service.cli.load_settings(world.root).survivors == 7
-    monkeypatch.setenv("ADSIEVE_UNKNOWN_ADS", "maybe")
-    with pytest.raises(ConfigError, match="ADSIEVE_UNKNOWN_ADS: Input should be 'drop' or 'score', got 'maybe'"):
-        service.cli.load_settings(world.root)
