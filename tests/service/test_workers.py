@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -293,3 +294,45 @@ def test_states_of_processes_are_shared_while_they_live(tmp_path):
             other.kill()
             other.wait()
     assert ProcessBoard(None).others() == []
+
+
+@pytest.mark.slow
+def test_a_stalled_worker_is_killed_at_the_end_and_the_others_answer_until_then(service_store, tmp_path, body):
+    with serving(service_store.root, tmp_path, "--workers", "2", ADSIEVE_SHUTDOWN_S="1") as service:
+        wait_until(lambda: service.metrics()["adsieve_ready_processes"] == 2)
+        stalled, _ = service.workers()
+        os.kill(stalled, signal.SIGSTOP)
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(30) == 0
+        assert f"worker {stalled} does not end, it is killed" in service.log.read_text()
+        assert "spawn_main" not in command_line(stalled)
+
+
+@pytest.mark.slow
+def test_workers_killed_again_and_again_under_load_fail_only_what_they_held(service_store, tmp_path, body):
+    """Each kill costs the requests of that worker, never an answer of another; every answer that came is counted."""
+    with serving(service_store.root, tmp_path, "--workers", "2") as service:
+        wait_until(lambda: service.metrics()["adsieve_ready_processes"] == 2)
+        stops, statuses = threading.Event(), []
+
+        def ask() -> None:
+            while not stops.is_set():
+                try:
+                    statuses.append(service.request("POST", "/rank", json=body).status_code)
+                except httpx.TransportError:
+                    statuses.append(0)
+
+        with ThreadPoolExecutor(3) as pool:
+            asking = [pool.submit(ask) for _ in range(3)]
+            for _ in range(4):
+                os.kill(service.workers()[0], signal.SIGKILL)
+                time.sleep(1)
+                wait_until(lambda: service.metrics()["adsieve_ready_processes"] == 2)
+            stops.set()
+            for one in asking:
+                one.result()
+        assert set(statuses) <= {200, 0}
+        assert statuses.count(0) <= 4 * 3
+        counted = service.metrics()[ANSWERED]
+        assert statuses.count(200) <= counted <= statuses.count(200) + statuses.count(0)
+        assert service.metrics()["adsieve_rank_in_flight"] == 0
