@@ -16,6 +16,9 @@ Format = Literal["text", "json"]
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
+PLACE_LINES_PER_S = 50.0
+"""Most lines a second of one place in the code: what fails with every request must not fill a disk."""
+
 _REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 
@@ -38,6 +41,7 @@ def set_up_logs(level: str, form: Format) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines(TEXT))
+    handler.addFilter(PlaceLimits(PLACE_LINES_PER_S).allows)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
     # It tells at level info each build of faiss that this machine has not, as an error.
@@ -99,3 +103,23 @@ class RateLimit:
             self._left -= 1
             held_back, self._held_back = self._held_back, 0
             return held_back
+
+
+class PlaceLimits:
+    """A limit for each place in the code that logs.
+
+    Args:
+        per_s: Above 0.
+    """
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = per_s
+        self._limits: dict[tuple[str, int], RateLimit] = {}
+
+    def allows(self, record: logging.LogRecord) -> bool:
+        """Whether a line may be written, as a filter of ``logging``; it then tells how many were held back before."""
+        place = (record.pathname, record.lineno)
+        held_back = self._limits.setdefault(place, RateLimit(self._per_s)).passes()
+        if held_back:
+            record.fields = getattr(record, "fields", {}) | {"held_back": held_back}
+        return held_back is not None

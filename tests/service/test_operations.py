@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from service import ages, logs
 from service.app import create_app
 from service.heavy import HeavyUnavailableError
-from service.logs import JsonLines, RateLimit, TextLines, logging_request
+from service.logs import JsonLines, PlaceLimits, RateLimit, TextLines, logging_request
 
 JSON = {"Content-Type": "application/json"}
 
@@ -201,6 +201,22 @@ def test_builds_of_faiss_that_this_machine_lacks_alarm_nobody(capsys, level):
     assert "AVX512" not in output
     assert ("one that matters" in output) == (level != "error")
     assert "another that matters" in output
+
+
+def test_a_place_in_the_code_that_logs_without_end_is_cut_and_others_are_not(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: clock[0])
+    limits = PlaceLimits(2.0)
+
+    def line(number):
+        return logging.LogRecord("a", logging.INFO, "file.py", number, "m", (), None)
+
+    assert [limits.allows(line(1)) for _ in range(4)] == [True, True, False, False]
+    assert [limits.allows(line(2)) for _ in range(2)] == [True, True]
+    clock[0] += 1.0
+    after = line(1)
+    assert limits.allows(after)
+    assert json.loads(JsonLines().format(after))["held_back"] == 2
 
 
 def test_a_line_is_one_json_object_whatever_it_holds():
