@@ -4,7 +4,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -33,61 +33,12 @@ def heavy_settings(settings):
     return settings.model_copy(update={"heavy_token": SecretStr("päss"), "rank_threads": 1})
 
 
-@contextmanager
-def serving(app):
-    """A real server of an application in a thread; its URL."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        wait_until(lambda: server.started)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(30)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 @pytest.fixture(scope="module")
-def heavy_host(heavy_settings) -> Iterator[str]:
+def heavy_host(heavy_settings, servers) -> Iterator[str]:
     app = create_heavy_app(heavy_settings)
-    with serving(app) as url:
-        wait_until(lambda: app.state.host.is_ready)
+    with servers.serving(app) as url:
+        servers.wait_until(lambda: app.state.host.is_ready)
         yield url
-
-
-@contextmanager
-def canned(answer: bytes | None) -> Iterator[str]:
-    """A host that answers every connection with the same bytes; None never answers."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    connections = []
-
-    def run() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            connections.append(connection)
-            if answer is not None:
-                connection.recv(1 << 20)
-                connection.sendall(answer)
-                connection.close()
-
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        listener.close()
-        for connection in connections:
-            connection.close()
 
 
 @contextmanager
@@ -175,24 +126,24 @@ def test_calls_at_the_same_time_do_not_mix(heavy_settings, heavy_host, call):
         (b"", "ProtocolError|RemoteDisconnected|Reset"),
     ],
 )
-def test_garbage_is_told_and_leaves_the_light_order(elsewhere, heavy_settings, example_query, answer, detail):
+def test_garbage_is_told_and_leaves_the_light_order(servers, elsewhere, heavy_settings, example_query, answer, detail):
     request = body(example_query)
     light = rank(body(example_query, stage="light"), elsewhere, heavy_settings, Deadline()).response
-    with canned(answer) as url, asking(heavy_settings, url, heavy_timeout_ms=2_000.0) as runner:
+    with servers.canned(answer) as host, asking(heavy_settings, host.url, heavy_timeout_ms=2_000.0) as runner:
         response = rank(request, elsewhere, heavy_settings, Deadline(), runner=runner).response
     assert response.degraded.reason == "failed"
     assert re.search(detail, response.degraded.detail)
     assert response.ads == light.ads
 
 
-def test_a_stalled_host_costs_a_request_its_deadline_and_no_more(elsewhere, heavy_settings, example_query):
-    with canned(None) as url, asking(heavy_settings, url, heavy_timeout_ms=60_000.0) as runner:
+def test_a_stalled_host_costs_a_request_its_deadline_and_no_more(servers, elsewhere, heavy_settings, example_query):
+    with servers.canned(None) as host, asking(heavy_settings, host.url, heavy_timeout_ms=60_000.0) as runner:
         deadline = Deadline.after_ms(300)
         response = rank(body(example_query), elsewhere, heavy_settings, deadline, runner=runner).response
         assert response.degraded.reason == "deadline"
 
 
-def test_a_host_that_is_down_is_left_alone_after_some_failures_and_found_again(heavy_settings, world, call):
+def test_a_host_that_is_down_is_left_alone_after_some_failures_and_found_again(servers, heavy_settings, world, call):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with asking(heavy_settings, f"http://127.0.0.1:{port}", heavy_failures=2, heavy_pause_s=0.2) as runner:
@@ -206,7 +157,7 @@ def test_a_host_that_is_down_is_left_alone_after_some_failures_and_found_again(h
         thread = threading.Thread(target=server.run)
         thread.start()
         try:
-            wait_until(lambda: app.state.host.is_ready)
+            servers.wait_until(lambda: app.state.host.is_ready)
             time.sleep(0.3)
             np.testing.assert_allclose(
                 runner.submit(call, Deadline()).result(30), run_calls([call])[0], rtol=1e-5, atol=1e-6
@@ -234,8 +185,8 @@ def test_after_a_pause_one_call_tries():
     pause.check()
 
 
-def test_too_many_waiting_calls_are_refused_at_once(heavy_settings, call):
-    with canned(None) as url, asking(heavy_settings, url, heavy_connections=1, heavy_queue=1) as runner:
+def test_too_many_waiting_calls_are_refused_at_once(servers, heavy_settings, call):
+    with servers.canned(None) as host, asking(heavy_settings, host.url, heavy_connections=1, heavy_queue=1) as runner:
         futures = [runner.submit(call, Deadline()) for _ in range(2)]
         with pytest.raises(QueueFullError, match="2 calls wait for the heavy host"):
             runner.submit(call, Deadline())
