@@ -53,7 +53,7 @@ class TextLines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         line = super().formatMessage(record)
-        return line + "".join(f" {name}={value}" for name, value in _extras(record).items())
+        return line + "".join(f" {name}={value!r}" for name, value in _extras(record).items())
 
 
 class JsonLines(logging.Formatter):

@@ -229,7 +229,7 @@ def test_a_line_is_one_json_object_whatever_it_holds():
     assert "\n" not in text
     assert (line["message"], line["request_id"], line["ads"], line["logger"]) == ("two\nlines", "r\n1", 3, "a.b")
     assert line["time"].endswith("+00:00")
-    assert "request_id=" in plain
+    assert "request_id='r\\n1'" in plain  # no line of its own
     try:
         raise ValueError("broken")
     except ValueError as error:
