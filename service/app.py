@@ -42,7 +42,8 @@ def create_app(settings: Settings) -> FastAPI:
     follower = Follower(store.local, settings, telemetry, doubt=store.doubt, workers=workers)
     telemetry.serving.watch(lambda: (follower.is_ready, workers.heavy_waiting))
     feedback = feedback_log(settings, telemetry.feedback, lambda: follower.snapshot.served())
-    shadow_log = feedback_log(settings, telemetry.feedback, lambda: follower.snapshot.shadows.values(), folder="shadow")
+    counts, of_shadows = telemetry.shadow_feedback, lambda: follower.snapshot.shadows.values()
+    shadow_log = feedback_log(settings, counts, of_shadows, folder="shadow")
     shadows = Shadows(settings, telemetry.experiments, workers=workers, feedback=shadow_log)
 
     @asynccontextmanager

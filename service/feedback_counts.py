@@ -16,25 +16,26 @@ class FeedbackCounts:
 
     Args:
         registry: Takes the metrics.
+        name: Of the log: what all of its metrics begin with.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, name: str = "feedback") -> None:
         self._requests = Counter(
-            "adsieve_feedback_requests", "Sampled requests, by what became of them.", ["result"], registry=registry
+            f"adsieve_{name}_requests", "Sampled requests, by what became of them.", ["result"], registry=registry
         )
         for result in ("written", *get_args(Dropped)):
             self._requests.labels(result)  # 0 from the start, so that a rate of it is known
         self._candidates = Counter(
-            "adsieve_feedback_candidates", "Candidates in whole files of the feedback log.", registry=registry
+            f"adsieve_{name}_candidates", "Candidates in whole files of the feedback log.", registry=registry
         )
         self._cold = Counter(
-            "adsieve_feedback_cold_ads",
+            f"adsieve_{name}_cold_ads",
             "Ads left out of logged requests, since no index holds their features.",
             registry=registry,
         )
-        self._files = Counter("adsieve_feedback_files", "Whole pairs of files of the feedback log.", registry=registry)
+        self._files = Counter(f"adsieve_{name}_files", "Whole pairs of files of the feedback log.", registry=registry)
         self._waiting = Gauge(
-            "adsieve_feedback_waiting",
+            f"adsieve_{name}_waiting",
             "Requests that the feedback log's writer has not taken up.",
             registry=registry,
             multiprocess_mode="livesum",

@@ -34,6 +34,7 @@ class Telemetry:
         self.serving = ServingMetrics(self.board)
         registry.register(self.serving)
         self.feedback = FeedbackCounts(registry)
+        self.shadow_feedback = FeedbackCounts(registry, "shadow_feedback")
         self.experiments = ExperimentCounts(registry)
         self.requests = Counter(
             "adsieve_rank_requests", "Answers of /rank, by HTTP status.", ["status"], registry=registry

@@ -158,6 +158,11 @@ def test_a_shadow_ranks_after_the_answer_and_both_are_logged(own_world, own_sett
     logged = {
         folder: pq.read_table(tmp_path / "feedback" / folder).to_pylist() for folder in ("requests", "shadow/requests")
     }
+    counted = TestClient(app).get("/metrics").text  # once all is written
+    for name, folder in (("feedback", "candidates"), ("shadow_feedback", "shadow/candidates")):  # each log its own
+        assert f'adsieve_{name}_requests_total{{result="written"}} 1.0' in counted
+        written = pq.read_table(tmp_path / "feedback" / folder).num_rows
+        assert f"adsieve_{name}_candidates_total {float(written)}" in counted
     assert [row["release"] for row in logged["requests"]] == [current.release_id]
     assert [row["request_id"] for row in logged["shadow/requests"]] == ["r-1"]
     assert logged["shadow/requests"][0]["release"] == own_world.store.names("standard")[1]
