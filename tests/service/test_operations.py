@@ -299,3 +299,16 @@ def test_a_clock_that_jumps_makes_no_index_older(snapshot, settings, monkeypatch
     assert ages.is_old(opened, settings.model_copy(update={"max_index_age_h": age_h - 0.01}))
     before_it_was_set = replace(loaded, opened_at=0.0, opened_on=1_000.0)
     assert ages.index_age_s(before_it_was_set) == max(0, 3_600 * (5 + clock_h))
+
+
+def test_the_examples_of_the_document_are_requests_that_are_answered(settings):
+    with client_of(settings) as client:
+        document = client.get("/openapi.json").json()
+        for path in ("/rank", "/rank/batch"):
+            for content in document["paths"][path]["post"]["requestBody"]["content"].values():
+                answer = client.post(path, json=content["example"])
+                assert answer.status_code == 200
+        for name in ("Explain", "CandidateTrace", "FeatureReport"):
+            assert name in document["components"]["schemas"]
+        properties = document["components"]["schemas"]["CandidateTrace"]["properties"]
+        assert properties["stages"]["items"]["enum"] == ["answer", "dropped", "light", "survivor"]
