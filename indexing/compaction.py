@@ -10,6 +10,7 @@ takedown that stands is never dropped. Numbers stay, so that a position in the l
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import islice
@@ -79,7 +80,7 @@ def compact(
     """
     if log.manifest() is None:
         return Compaction()
-    with log.locked():
+    with nullcontext() if dry_run else log.locked():
         manifest = log.manifest()
         if manifest is None:
             return Compaction()

@@ -30,7 +30,7 @@ from indexing.store_files import (
     record_path,
     remove_directory,
 )
-from indexing.store_recovery import is_whole, read_pointer, readable_releases
+from indexing.store_recovery import is_whole, read_pointer, readable_releases, scenarios
 from indexing.update_log import UpdateLog
 
 Move = Callable[[str, Pointer], None]
@@ -67,8 +67,8 @@ def prune_store(root: Path, keep: int, *, move: Move, dry_run: bool = False) -> 
     """Remove all but what :mod:`indexing.prune` keeps; under the store's lock.
 
     Raises:
-        ArtifactError: A pointer or the record of a kept release cannot be read, so that nobody knows which parts are in
-            use, or the log of updates is damaged; nothing was removed.
+        ArtifactError: A pointer or the record of a kept release is gone or cannot be read, so that nobody knows which
+            parts are in use, or the log of updates is damaged; nothing was removed.
     """
     before = _pointers(root)
     pointers = {scenario: _shortened(pointer, keep) for scenario, pointer in before.items()}
@@ -137,10 +137,10 @@ def _shortened(pointer: Pointer, keep: int) -> Pointer:
 
 def _pointers(root: Path) -> dict[str, Pointer]:
     found = {}
-    for path in sorted((root / CURRENT).glob("[!.]*.json")):
-        pointer = read_pointer(root, path.stem)
+    for scenario in sorted({*scenarios(root), *(path.stem for path in (root / CURRENT).glob("[!.]*.json"))}):
+        pointer = read_pointer(root, scenario)
         if pointer is not None:
-            found[path.stem] = pointer
+            found[scenario] = pointer
     return found
 
 

@@ -7,13 +7,13 @@ exclude each other by a lock on ``.lock``. What a killed publisher left is not p
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from contracts.artifact import FileEntry, check_name, file_lock, is_name, write_json
+from contracts.artifact import FileEntry, check_name, file_lock, write_json
 from contracts.errors import AdsieveError, ArtifactError, InputError, WrongArtifactError
 from contracts.release import Judgement, Release, UpdatePosition
 from indexing.prune import Move, Pruned, prune_store
@@ -28,15 +28,25 @@ from indexing.store_files import (
     Parts,
     Pointer,
     ReleasePaths,
+    is_store,
     place,
     read_record,
     record_path,
     release_paths,
     remove_leftovers,
+    require_room,
     require_updates,
     verified_parts,
 )
-from indexing.store_recovery import is_whole, read_pointer, readable_releases, usable_pointer
+from indexing.store_recovery import (
+    is_whole,
+    note_first,
+    read_pointer,
+    readable_releases,
+    scenarios,
+    usable_pointer,
+    write_pointer,
+)
 from indexing.update_log import UpdateLog
 from indexing.update_record import Update
 
@@ -78,13 +88,16 @@ class DirectoryStore:
     ) -> Release:
         """Verify the parts, take copies of them, and make them the current release of their scenario.
 
-        Killed at any moment, the scenario keeps its old release or has the new one, whole. A pointer that cannot be
-        read is restored first, as ``indexing.store_recovery`` tells. A damaged copy of a part is replaced.
+        Killed at any moment, the scenario keeps its old release or has the new one, whole. A pointer that is gone or
+        cannot be read is restored first, as ``indexing.store_recovery`` tells. A damaged copy of a part is replaced.
 
         Raises:
+            InputError: The directory holds something else.
             ArtifactError: A part is unfinished, truncated or altered, or the updates that it lacks are no longer kept.
             MismatchError: The parts do not belong together; see ``contracts.release.check_pairing``.
         """
+        if self._before_move is None:  # a mirror is begun by what follows another store
+            require_room(self.root)
         parts = verified_parts(two_tower, heavy, index)
         scenario = check_name(parts.index.scenario, "scenario")
         with self._locked():
@@ -96,12 +109,8 @@ class DirectoryStore:
             return self._point_to_new(scenario, parts, dict(metrics or {}), judgement)
 
     def scenarios(self) -> list[str]:
-        """Names of the scenarios that have a release, sorted; a file whose name no scenario can have is none."""
-        try:
-            names = [path.name for path in (self.root / CURRENT).iterdir()]
-        except FileNotFoundError:
-            return []
-        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json") and is_name(name[:-5]))
+        """Names of the scenarios that have a release, sorted, also of those whose pointer is lost."""
+        return scenarios(self.root)
 
     def current(self, scenario: str) -> Release | None:
         """Return the release that serves ``scenario``, or None before the first.
@@ -180,12 +189,12 @@ class DirectoryStore:
 
         Raises:
             InputError: ``keep`` is below 1, or there is no store.
-            ArtifactError: A pointer cannot be read, so that nobody knows what serves; nothing was removed.
+            ArtifactError: A pointer is gone or cannot be read, so that nobody knows what serves; nothing was removed.
         """
         if keep < 1:
             raise InputError(f"keep: expected at least 1 release a scenario, got {keep}")
         self._require_store()
-        with self._locked():
+        with nullcontext() if dry_run else self._locked():
             return prune_store(self.root, keep, move=self._move, dry_run=dry_run)
 
     def update_log(self) -> UpdateLog:
@@ -221,9 +230,14 @@ class DirectoryStore:
                 self._record(release)
             self._move(scenario, pointer)
 
+    def restore(self, scenario: str) -> None:
+        """Write a pointer that is gone or damaged again, as far as that can be done."""
+        with self._existing(scenario) as pointer:
+            self._move(scenario, pointer)
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        for name in (BUNDLES, INDEXES, RELEASES, CURRENT, COPIES):
+        for name in (RELEASES, CURRENT, COPIES, BUNDLES, INDEXES):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         lock = self.root / ".lock"
         lock.touch()
@@ -244,7 +258,7 @@ class DirectoryStore:
             yield pointer
 
     def _require_store(self) -> None:
-        if not (self.root / CURRENT).is_dir():
+        if not is_store(self.root):
             raise InputError(f"{self.root}: no store here, expected a directory that `adsieve index publish` filled")
 
     def _target(self, scenario: str, pointer: Pointer, to: str | None) -> Release:
@@ -291,10 +305,10 @@ class DirectoryStore:
         return release
 
     def _record(self, release: Release) -> None:
+        note_first(self.root, release.scenario)
         write_json(record_path(self.root, release.scenario, release.release_id), release)
 
     def _move(self, scenario: str, pointer: Pointer) -> None:
         if self._before_move is not None:
             self._before_move(scenario, pointer)
-        write_json(self.root / COPIES / f"{scenario}.json", pointer)
-        write_json(self.root / CURRENT / f"{scenario}.json", pointer)
+        write_pointer(self.root, scenario, pointer)

@@ -18,8 +18,8 @@ from typing import Literal, TypeVar
 import msgspec
 
 from contracts.artifact import (
+    MANIFEST,
     PARTIAL_SUFFIX,
-    READY,
     TEMPORARY_SUFFIX,
     FileEntry,
     publishing,
@@ -27,14 +27,17 @@ from contracts.artifact import (
     verify_files,
 )
 from contracts.bundle import BundleManifest, open_bundle
-from contracts.errors import ArtifactError
+from contracts.errors import ArtifactError, InputError
 from contracts.release import IndexManifest, Release, check_pairing
+from indexing.lost_log import NOTE
 from indexing.update_log import UpdateLog
 
 BUNDLES: Literal["bundles"] = "bundles"
 INDEXES: Literal["indexes"] = "indexes"
 RELEASES, CURRENT, COPIES, UPDATES = "releases", "current", "copies", "updates"
 FOLDERS = frozenset({BUNDLES, INDEXES, RELEASES, CURRENT, COPIES, UPDATES})
+_BESIDE = frozenset({"hosts", "stops", "overlays", "lost+found", NOTE})
+"""What a service that waits for the first release, or the file system, leaves in the directory of a store."""
 
 Kind = Literal["bundles", "indexes"]
 """What holds an artifact's copy."""
@@ -87,6 +90,29 @@ class Parts:
     index: IndexManifest
 
 
+def is_store(root: Path) -> bool:
+    """Whether a directory is a store, or what is left of one: no other has two of its folders."""
+    found = {name for name in FOLDERS if (root / name).is_dir()}
+    return len(found) > 1 and not found.isdisjoint({RELEASES, CURRENT, COPIES})
+
+
+def foreign(root: Path) -> list[str]:
+    """What a directory holds that no store does, sorted; nothing where it is a store, empty, or not there yet."""
+    if is_store(root) or not root.is_dir():
+        return []
+    return sorted(path.name for path in root.iterdir() if path.name[0] != "." and path.name not in _BESIDE | FOLDERS)
+
+
+def require_room(root: Path) -> None:
+    """Refuse a directory that is neither a store nor empty, with an InputError that says what it holds."""
+    found = foreign(root)
+    if found:
+        raise InputError(
+            f"{root}: holds {', '.join(found[:3])} and is no store; expected a directory that `adsieve index publish` "
+            "filled, or an empty one, or one that it is still to make"
+        )
+
+
 def release_paths(root: Path, release: Release) -> ReleasePaths:
     """Where the store at ``root`` keeps the parts of a release."""
     return ReleasePaths(
@@ -133,19 +159,35 @@ def require_updates(log: UpdateLog, index: IndexManifest) -> None:
         )
 
 
+def other_log(log: UpdateLog, index: IndexManifest) -> list[str]:
+    """What to tell of an index that has merged updates of another log than its store's; nothing where it has not."""
+    manifest = log.manifest()
+    if index.updates is None or (manifest is not None and manifest.log == index.updates.log):
+        return []
+    found = f"index {index.version} has merged updates up to number {index.updates.seq} of log {index.updates.log}"
+    if manifest is None:
+        return [
+            f"{found}, and this store has no log of updates: `adsieve index update` takes nothing here before that log "
+            "is restored or another one is begun with --new-log"
+        ]
+    return [
+        f"{found}, which is not this store's, {manifest.log}: all updates of this store count as later than the index, "
+        "and what was taken down in the other log and not here can come back; build it again with `--store`"
+    ]
+
+
 def place(source: Path, target: Path, entries: Mapping[str, FileEntry]) -> None:
-    """Bring an artifact into the store, unless a sound copy is there; a damaged one is replaced."""
+    """Bring what the manifest of an artifact names into the store, unless a sound copy is there; a damaged one goes."""
     if target.exists():
         if is_sound(target, entries):
             return
         remove_directory(target)
     with publishing(target) as aside:
-        for path in sorted(source.rglob("*")):
-            copy = aside / path.relative_to(source)
-            if path.is_dir():
-                copy.mkdir()
-            elif path.name != READY:
-                _link(path, copy)
+        for name in (MANIFEST, *entries):
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise ArtifactError(f"{source / MANIFEST}: names {name!r}, which is outside of it")
+            (aside / name).parent.mkdir(parents=True, exist_ok=True)
+            _link(source / name, aside / name)
 
 
 def is_sound(directory: Path, entries: Mapping[str, FileEntry]) -> bool:

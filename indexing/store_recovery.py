@@ -1,46 +1,96 @@
-"""Restores the pointer of a scenario that cannot be read, or that names a release whose record is gone."""
+"""Restores the pointer of a scenario that is gone or cannot be read, or that names a release whose record is gone.
+
+A scenario was never published only where neither a copy of its pointer nor a record of a release names it. While its
+first release is being recorded its copy is one that names no release, so that a publisher that was killed there left
+no lost pointer.
+"""
 
 import logging
 from pathlib import Path
 
 import msgspec
 
-from contracts.artifact import is_ready
+from contracts.artifact import is_name, is_ready, write_json
 from contracts.errors import ArtifactError
 from contracts.release import Release
 from indexing.store_files import COPIES, CURRENT, RELEASES, Pointer, read_record, record_path, release_paths
 
 log = logging.getLogger(__name__)
 
+_NONE = ""
+_MOVE_IT = "move it away"
+
+
+def scenarios(root: Path) -> list[str]:
+    """Names of the scenarios that have a release, or had one before their pointer was lost; sorted.
+
+    A file whose name no scenario can have is none.
+    """
+    pointed = _names(root / CURRENT, ".json")
+    named = (_names(root / COPIES, ".json") | _names(root / RELEASES, "")) - pointed
+    return sorted(pointed | {name for name in named if is_lost(root, name)})
+
+
+def is_lost(root: Path, scenario: str) -> bool:
+    """Whether a scenario has no pointer and had one."""
+    path, copy = root / CURRENT / f"{scenario}.json", root / COPIES / f"{scenario}.json"
+    if path.exists():
+        return False
+    named = any((root / RELEASES / scenario).glob("[!.]*.json"))  # before the copy, which is written before the first
+    try:
+        named = read_record(copy, Pointer).release != _NONE if copy.exists() else named
+    except ArtifactError:
+        named = True
+    return named and not path.exists()  # not published meanwhile
+
 
 def read_pointer(root: Path, scenario: str) -> Pointer | None:
     """The pointer as readers see it; None before the first release.
 
     Raises:
-        ArtifactError: It cannot be read; the message names the file and what restores it.
+        ArtifactError: It is gone or cannot be read; the message names the file and what restores it.
     """
     path = root / CURRENT / f"{scenario}.json"
     try:
-        return read_record(path, Pointer) if path.exists() else None
+        return _read(root, scenario)
     except ArtifactError as error:
+        first = f"{_MOVE_IT}, and then " if path.is_dir() else ""
         raise ArtifactError(
-            f"{error}; the next `adsieve index publish`, or `adsieve index rollback --scenario {scenario} --to "
+            f"{error}; {first}the next `adsieve index publish`, or `adsieve index rollback --scenario {scenario} --to "
             "RELEASE`, restores it"
         ) from error
 
 
 def usable_pointer(root: Path, scenario: str) -> Pointer | None:
-    """The pointer for whoever moves it: where it is damaged, the best that can be restored, loudly.
+    """The pointer for whoever moves it: where it is gone or damaged, the best that can be restored, loudly.
 
     Restored from its copy, else from the releases' records: the one published last and those before it. What was pinned
     is lost then, and whether somebody had rolled back.
+
+    Raises:
+        ArtifactError: A directory is where it belongs.
     """
-    path = root / CURRENT / f"{scenario}.json"
+    _require_no_directory(root, scenario)
     try:
-        pointer = read_record(path, Pointer) if path.exists() else None
+        pointer = _read(root, scenario)
     except ArtifactError as error:
         pointer = _restored(root, scenario, error)
     return None if pointer is None else _without_lost(root, scenario, pointer)
+
+
+def note_first(root: Path, scenario: str) -> None:
+    """Before the first record of a scenario: its pointer is still to be written, and not lost."""
+    path, copy = root / CURRENT / f"{scenario}.json", root / COPIES / f"{scenario}.json"
+    if not path.exists() and not copy.exists() and not is_lost(root, scenario):
+        write_json(copy, Pointer(release=_NONE))
+
+
+def write_pointer(root: Path, scenario: str, pointer: Pointer) -> None:
+    """Replace the pointer, and its copy before it; of the first one after it: a copy alone tells of a lost pointer."""
+    _require_no_directory(root, scenario)
+    folders = (COPIES, CURRENT) if (root / CURRENT / f"{scenario}.json").exists() else (CURRENT, COPIES)
+    for folder in folders:
+        write_json(root / folder / f"{scenario}.json", pointer)
 
 
 def readable_releases(root: Path, scenario: str) -> dict[str, Release]:
@@ -117,3 +167,29 @@ def _has_record(root: Path, scenario: str, name: str) -> bool:
         return read_record(record_path(root, scenario, name), Release).release_id == name
     except ArtifactError:
         return False
+
+
+def _read(root: Path, scenario: str) -> Pointer | None:
+    path = root / CURRENT / f"{scenario}.json"
+    if path.exists():
+        return read_record(path, Pointer)
+    if is_lost(root, scenario):
+        raise ArtifactError(f"{path}: missing, and the store has releases of {scenario}")
+    return None
+
+
+def _require_no_directory(root: Path, scenario: str) -> None:
+    for folder, what in ((CURRENT, "the pointer"), (COPIES, "the copy of the pointer")):
+        path = root / folder / f"{scenario}.json"
+        if path.is_dir():
+            raise ArtifactError(
+                f"{path}: is a directory, expected {what}; {_MOVE_IT} and try again: it is restored from what is left"
+            )
+
+
+def _names(folder: Path, suffix: str) -> set[str]:
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return set()
+    return {name.removesuffix(suffix) for name in names if name.endswith(suffix) and is_name(name.removesuffix(suffix))}
