@@ -7,13 +7,13 @@ import msgspec
 
 from contracts.bundle import open_bundle
 from contracts.errors import AdsieveError, ArtifactError
-from contracts.release import Judgement, Release, check_pairing
+from contracts.release import IndexManifest, Judgement, Release, check_pairing
 from indexing.catalog_change import catalog_change
 from indexing.index import Index
 from indexing.release_limits import ReleaseLimits, failures
 from indexing.replay import LightReplay, Replay, replay_light
 from indexing.replay_heavy import HeavyReplay, replay_heavy
-from indexing.store_files import require_updates
+from indexing.store_files import other_log, require_updates
 from indexing.stores import Store
 from indexing.update_warnings import damage
 
@@ -71,7 +71,7 @@ def publish_release(
     """
     judged = judge(store, candidate, limits or ReleaseLimits(), override)
     if judged.is_refused:
-        text = "\n".join([f"refused, {len(judged.judgement.failures)} figures are beyond the limits", *judged.lines()])
+        text = "\n".join([f"refused for {len(judged.judgement.failures)} reasons", *judged.lines()])
         raise ReleaseRefused(f'{text}\nnothing was published; --override "REASON" publishes it all the same, on record')
     return store.publish(
         two_tower=candidate.two_tower,
@@ -105,7 +105,8 @@ def judge(store: Store, candidate: Candidate, limits: ReleaseLimits, override: s
     metrics = _merged(found) | (change.metrics if change is not None else {})
     if metrics.pop("not_finite"):
         raise ReleaseRefused(f"{candidate.index}: light probabilities are no numbers; no override publishes that")
-    failed = failures(limits, metrics)
+    switched_off, told = _heavy_lost(store, candidate, index.manifest)
+    failed = [*failures(limits, metrics), *switched_off]
     return Judged(
         scenario=index.scenario,
         metrics=metrics,
@@ -113,7 +114,12 @@ def judge(store: Store, candidate: Candidate, limits: ReleaseLimits, override: s
             against=current[0].release_id if current is not None else None,
             limits=msgspec.to_builtins(limits),
             failures=failed,
-            warnings=[*damage(store.local.update_log()), *(change.warnings() if change is not None else ())],
+            warnings=[
+                *damage(store.local.update_log()),
+                *(change.warnings() if change is not None else ()),
+                *told,
+                *other_log(store.local.update_log(), index.manifest),
+            ],
             skipped=[*skipped, *(reason for one in found for reason in one.skipped)],
             override=override if failed else None,
         ),
@@ -131,6 +137,23 @@ def _current(store: Store, scenario: str) -> tuple[tuple[Release, LightReplay] |
         return (release, LightReplay(bundle, Index.open(paths.index))), []
     except ArtifactError as error:
         return None, [f"overlap and calibration_current (the current release cannot be opened: {error})"]
+
+
+def _heavy_lost(store: Store, candidate: Candidate, index: IndexManifest) -> tuple[list[str], list[str]]:
+    """What fails, and what is told, where a release would switch off the heavy ranker of the one that serves.
+
+    An index with a block for one was built with it, so that its bundle was most likely forgotten.
+    """
+    try:
+        serving = store.current(index.scenario) if candidate.heavy is None else None
+    except ArtifactError:  # told where it is compared
+        return [], []
+    if serving is None or serving.heavy is None:
+        return [], []
+    found = f"no heavy bundle, while {serving.release_id}, which serves, ranks with {serving.heavy}"
+    if index.heavy_ad_fingerprint is None:
+        return [], [f"{found}: the release ends with the towers"]
+    return [f"{found}, and the index has a block for one: give --heavy"], []
 
 
 def _merged(replays: list[Replay]) -> dict[str, float]:
