@@ -95,6 +95,10 @@ class RemoteRunner:
             self._pool.clear()
         self._threads = self._pool = None
 
+    def num_waiting(self) -> int:
+        """How many calls wait for a connection."""
+        return max(0, self._open - self._connections)
+
     def submit(self, call: HeavyCall, deadline: Deadline) -> "Future[np.ndarray]":
         """The logits [N, T] of a call, once they are there.
 

@@ -1,6 +1,6 @@
 """What ranks, alive between startup and shutdown of the application: threads for each stage, with own limits."""
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import TracebackType
@@ -28,17 +28,18 @@ class Workers:
         self._stack: ExitStack | None = None
         self._rank: ThreadPoolExecutor | None = None
         self._heavy: HeavyRunner | None = None
-        self._waiting: Sized = ()
+        self._num_waiting: Callable[[], int] = int
 
     def __enter__(self) -> "Workers":
         with ExitStack() as stack:
             if self._settings.rank_threads:
                 self._rank = stack.enter_context(ThreadPoolExecutor(self._settings.rank_threads, "rank"))
             if self._is_remote:
-                self._heavy = stack.enter_context(RemoteRunner(self._settings))
+                remote = stack.enter_context(RemoteRunner(self._settings))
+                self._heavy, self._num_waiting = remote, remote.num_waiting
             else:
-                self._waiting = stack.enter_context(self._batcher())
-                self._heavy = BatchedRunner(self._waiting)
+                batcher = stack.enter_context(self._batcher())
+                self._heavy, self._num_waiting = BatchedRunner(batcher), batcher.__len__
             self._stack = stack.pop_all()
         return self
 
@@ -67,8 +68,8 @@ class Workers:
 
     @property
     def heavy_waiting(self) -> int:
-        """Calls that wait for the heavy ranker of this process."""
-        return len(self._waiting)
+        """Calls of this process that wait for the heavy ranker, or for a connection to its host."""
+        return self._num_waiting()
 
     def _batcher(self) -> Batcher[HeavyCall, np.ndarray]:
         settings = self._settings

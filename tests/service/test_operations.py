@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
-from service import ages, logs
+from service import ages, logs, workers
 from service.app import create_app
 from service.heavy import HeavyUnavailableError
 from service.logs import JsonLines, PlaceLimits, RateLimit, TextLines, logging_request
@@ -171,6 +172,28 @@ def test_degraded_answers_are_logged_and_not_more_often_than_allowed(settings, b
         assert 2 <= len(degraded) < 30
         metrics = client.get("/metrics").text
         assert 'adsieve_degraded_requests_total{reason="failed"} 30.0' in metrics
+
+
+def test_the_queue_of_the_heavy_stage_is_told(settings, body, monkeypatch):
+    goes_on = threading.Event()
+    run = workers.run_calls
+
+    def held(calls):
+        goes_on.wait(30)
+        return run(calls)
+
+    monkeypatch.setattr(workers, "run_calls", held)
+    goes_on.set()  # for warm-up
+    with client_of(settings, heavy_batch=1, rank_threads=4) as client:
+        goes_on.clear()
+        with ThreadPoolExecutor(3) as pool:
+            asked = [pool.submit(client.post, "/rank", json=body) for _ in range(3)]
+            wait_until(lambda: metrics_of(client)["adsieve_heavy_waiting"] == 2)
+            assert metrics_of(client)["adsieve_rank_in_flight"] == 3
+            goes_on.set()
+            assert [one.result().status_code for one in asked] == [200] * 3
+        assert metrics_of(client)["adsieve_heavy_waiting"] == 0
+        assert metrics_of(client)["adsieve_heavy_batch_requests_count"] >= 3
 
 
 def test_a_rate_limit_lets_through_so_many_a_second_and_tells_what_it_held_back(monkeypatch):

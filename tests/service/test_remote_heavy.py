@@ -190,6 +190,7 @@ def test_too_many_waiting_calls_are_refused_at_once(servers, heavy_settings, cal
         futures = [runner.submit(call, Deadline()) for _ in range(2)]
         with pytest.raises(QueueFullError, match="2 calls wait for the heavy host"):
             runner.submit(call, Deadline())
+        assert runner.num_waiting() == 1
         for future in futures:
             future.cancel()
 
