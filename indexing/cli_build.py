@@ -124,15 +124,16 @@ def updates_of(store: str | None, local: Path | None) -> "tuple[UpdateLog | None
     Raises:
         InputError: A directory that is no store.
     """
-    from indexing.cli_options import opened_store
+    from indexing.cli_options import asked_store
     from indexing.update_warnings import damage
 
     if store is None:
         return None, []
-    opened = opened_store(store, local)
+    opened, mirror = asked_store(store, local)
     log = opened.update_log()
     is_empty = not opened.scenarios() and log.manifest() is None
-    warnings = _of_empty(store, opened.local.root) if is_empty else list(damage(log))
+    warnings = [] if mirror is None else [f"--store: {mirror}"]
+    warnings += _of_empty(store, opened.local.root) if is_empty else damage(log)
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
     return log, warnings

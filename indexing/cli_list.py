@@ -1,7 +1,6 @@
 """``adsieve index list``: what serves, what a rollback can reach, and how old it is."""
 
 import sys
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from contracts.console import Json, print_json, shown_store
-from indexing.cli_options import Local, Store, opened_store, unknown_scenario
+from indexing.cli_options import Local, Store, asked_store, from_mirror, unknown_scenario
 
 if TYPE_CHECKING:
     from indexing.listing import Listed
@@ -28,15 +27,19 @@ def list_releases(
 
     `earlier` ones are what a rollback steps back to, in this order; `aside` are others that are whole, for
     `rollback --to`; of `pruned` ones only the record is left. A scenario whose pointer is damaged is listed without it,
-    and the exit code is 1, as where the log of updates cannot be read. Lines of it that are damaged are told.
+    and the exit code is 1, as where the log of updates cannot be read. Lines of it that are damaged are told. Where a
+    Redis server is out of reach, what this host mirrors of it is listed with the time of the mirror, and the exit code
+    is 1.
     """
     from contracts.errors import AdsieveError, ArtifactError
     from indexing.listing import listed, recorded
     from indexing.update_warnings import damage
 
-    opened, now = opened_store(store, local), datetime.now(UTC)
+    (opened, mirror), now = asked_store(store, local), datetime.now(UTC)
     found, damaged, warnings, known = {}, [], [], opened.scenarios()
     if known and scenario is not None and scenario not in known:
+        if mirror is not None:
+            raise AdsieveError(f"{mirror.reason}; --scenario {scenario} has no release in {mirror.place}")
         raise unknown_scenario(opened, scenario)
     for name in known if scenario is None else [scenario]:
         try:
@@ -44,8 +47,13 @@ def list_releases(
         except ArtifactError as error:
             damaged.append(f"DAMAGED STORE: {error}")
             found[name] = recorded(opened.local, name, now)
-    with suppress(AdsieveError):  # out of reach, which was told
-        warnings = [f"{shown_store(store)} {_LOST.format(name)}" for name in opened.lost()]
+    try:
+        if mirror is None:  # another process may hold the mirror, so that it is asked here for the first time
+            warnings = [f"{shown_store(store)} {_LOST.format(name)}" for name in opened.lost()]
+    except AdsieveError as error:
+        mirror = from_mirror(opened, error)
+    if mirror is not None:
+        damaged.append(f"OUT OF REACH: {mirror}")
     try:
         warnings += damage(opened.local.update_log())
     except ArtifactError as error:
@@ -54,9 +62,14 @@ def list_releases(
         print(line, file=sys.stderr)
     if json:
         releases = {name: [_plain(one) for one in of_scenario] for name, of_scenario in found.items()}
-        print_json({"releases": releases, "warnings": [*damaged, *warnings]})
+        at = None if mirror is None else {"path": str(mirror.root), "as_of": mirror.as_of, "reason": mirror.reason}
+        print_json({"releases": releases, "from_mirror": at, "warnings": [*damaged, *warnings]})
     elif any(found.values()):
+        if mirror is not None:
+            print(f"{shown_store(store)}: out of reach; from {mirror.place}:")
         _print(found)
+    elif mirror is not None:
+        print(f"{shown_store(store)}: out of reach; no release in {mirror.place}")
     else:
         there = "://" in store or Path(store).is_dir()
         print(f"{shown_store(store)}: {'no release' if there else 'no such directory, so no release'}")

@@ -1,12 +1,13 @@
 """Options that commands of ``adsieve index`` share."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from contracts.errors import InputError
+    from contracts.errors import AdsieveError, InputError
     from indexing.stores import Store as OpenStore
 
 TwoTower = Annotated[
@@ -49,12 +50,38 @@ Local = Annotated[
 ]
 
 
-def opened_store(store: str, local: Path | None) -> "OpenStore":
-    """The store of a command, with what others published; what of that is damaged or out of reach is told.
+@dataclass(frozen=True)
+class FromMirror:
+    """A Redis server could not be asked, so that a mirror stands in for it.
 
-    What must reach a Redis server fails later; what is only read is read from the mirror.
+    Args:
+        root: Directory of the mirror.
+        as_of: When it was last in step with the server, ISO 8601; None where that is not known.
+        reason: Why the server could not be asked.
     """
-    from contracts.errors import AdsieveError, InputError
+
+    root: Path
+    as_of: str | None
+    reason: str
+
+    @property
+    def place(self) -> str:
+        """What is read, in words."""
+        return f"the mirror of this host, {self.root}, as of {self.as_of or 'an unknown time'}"
+
+    def __str__(self) -> str:
+        return f"{self.reason}; what follows is from {self.place}"
+
+
+def asked_store(store: str, local: Path | None) -> "tuple[OpenStore, FromMirror | None]":
+    """The store of a command that reads, with what others published, or its mirror where the server is out of reach.
+
+    What is damaged of what others published is told.
+
+    Raises:
+        RedisError: The server is out of reach and the mirror holds nothing, so that nothing can be said of the store.
+    """
+    from contracts.errors import AdsieveError, ArtifactError, InputError
     from indexing.stores import open_store
 
     found = open_store(store, local=local)
@@ -62,8 +89,42 @@ def opened_store(store: str, local: Path | None) -> "OpenStore":
         found.refresh()
     except InputError:
         raise
-    except AdsieveError as error:
+    except ArtifactError as error:
         typer.echo(f"warning: {error}", err=True)
+    except AdsieveError as error:
+        if not found.scenarios() and found.update_log().manifest() is None:
+            raise
+        return found, from_mirror(found, error)
+    return found, None
+
+
+def from_mirror(store: "OpenStore", error: "AdsieveError") -> FromMirror:
+    """What stands in for a store that ``error`` keeps out of reach."""
+    from indexing.redis_origin import in_step_at
+
+    at = in_step_at(store.local.root)
+    return FromMirror(store.local.root, None if at is None else at.isoformat(), str(error))
+
+
+def opened_store(store: str, local: Path | None) -> "OpenStore":
+    """As :func:`asked_store`; that a mirror stands in is told."""
+    found, mirror = asked_store(store, local)
+    if mirror is not None:
+        typer.echo(f"warning: {mirror}", err=True)
+    return found
+
+
+def store_to_change(store: str, local: Path | None) -> "OpenStore":
+    """The store of a command that changes it, with what others published; what of that is damaged is told.
+
+    Raises:
+        RedisError: The server is out of reach.
+    """
+    from contracts.errors import AdsieveError
+
+    found, mirror = asked_store(store, local)
+    if mirror is not None:
+        raise AdsieveError(mirror.reason)
     return found
 
 
@@ -74,4 +135,5 @@ def unknown_scenario(store: "OpenStore", scenario: str) -> "InputError":
 
     known = store.scenarios()
     expected = f"expected {one_of(known)}" if known else "the store holds no release yet"
-    return InputError(f"--scenario {scenario}: has no release in {store.local.root}; {expected}")
+    mirror = "" if store.local is store else "the mirror "
+    return InputError(f"--scenario {scenario}: has no release in {mirror}{store.local.root}; {expected}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from contracts.console import Json, print_json, shown_store
-from indexing.cli_options import Heavy, Local, Store, TwoTower, opened_store
+from indexing.cli_options import Heavy, Local, Store, TwoTower, opened_store, store_to_change
 
 if TYPE_CHECKING:
     from contracts.release import Release
@@ -51,7 +51,7 @@ def publish(
     """
     from indexing.release_gate import Candidate, judge, publish_release
 
-    opened = opened_store(store, local)
+    opened = opened_store(store, local) if dry_run else store_to_change(store, local)
     candidate = Candidate(two_tower=two_tower, heavy=heavy, index=index)
     reason, held = _reason(override), _limits(limits)
     if dry_run:
@@ -82,7 +82,7 @@ def rollback(
     `--to` goes to any release that is whole, also to a later one. Updates through the day stay in effect: an ad that
     was taken down since stays down.
     """
-    opened = opened_store(store, local)
+    opened = store_to_change(store, local)
     before = _serving(opened, scenario)
     release = opened.rollback(scenario, to)
     _show(release, _direction(before, release), json)
@@ -90,13 +90,13 @@ def rollback(
 
 def pin(release: ReleaseId, store: Store = "store", local: Local = None) -> None:
     """Keep a release from `adsieve index prune`, until it is unpinned."""
-    opened_store(store, local).pin(_scenario(release), release)
+    store_to_change(store, local).pin(_scenario(release), release)
     print(f"{release}: pinned")
 
 
 def unpin(release: ReleaseId, store: Store = "store", local: Local = None) -> None:
     """Give a pinned release back to `adsieve index prune`."""
-    opened_store(store, local).unpin(_scenario(release), release)
+    store_to_change(store, local).unpin(_scenario(release), release)
     print(f"{release}: no longer pinned")
 
 
@@ -115,7 +115,7 @@ def prune(
     """
     from dataclasses import asdict
 
-    pruned = opened_store(store, local).prune(keep, dry_run=dry_run)
+    pruned = store_to_change(store, local).prune(keep, dry_run=dry_run)
     if json:
         print_json({"dry_run": dry_run, **asdict(pruned)})
         return

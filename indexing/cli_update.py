@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from contracts.console import Json, print_json, shown_store
-from indexing.cli_options import Local, Store, opened_store
+from indexing.cli_options import Local, Store, store_to_change
 
 if TYPE_CHECKING:
     from indexing.stores import Store as OpenStore
@@ -65,7 +65,7 @@ def update(
     by_hand = {"takedown": takedown, "restore": restore, "status": status, "bid": bid, "budget": budget}
     if not files and not any(by_hand.values()) and not new_log:
         raise InputError("nothing to update: expected files, or one of --" + ", --".join(by_hand))
-    opened = opened_store(store, local)
+    opened = store_to_change(store, local)
     if not opened.scenarios():
         raise InputError(
             f"--store {shown_store(store)}: no release here, expected a store that `adsieve index publish` filled"

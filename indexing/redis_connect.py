@@ -47,7 +47,8 @@ class Connection:
         except redis.WatchError:
             raise
         except redis.TimeoutError as error:
-            raise RedisError(f"{self.name}: no answer in time while {what} ({error}); {_LIMITS}") from error
+            tls = f"; {_NO_TLS}" if self.name.startswith("rediss:") and "connecting" in str(error) else ""
+            raise RedisError(f"{self.name}: no answer in time while {what} ({error}){tls}; {_LIMITS}") from error
         except redis.RedisError as error:
             code = getattr(error, "status_code", None)
             text = " ".join(part for part in (code, _plain(str(error))) if part and part != "ERR")
@@ -63,11 +64,13 @@ def _plain(message: str) -> str:
 
 
 _LIMITS = "ADSIEVE_REDIS_TIMEOUT_S, _ANSWER_TIMEOUT_S and _CONNECT_TIMEOUT_S set the limits"
+_NO_TLS = "rediss:// asks for TLS: does the server speak it on this port? redis:// does without"
 _PASSWORD = "the password is read from ADSIEVE_REDIS_PASSWORD, the user from the URL"
 _HINTS = {
     "NOAUTH": _PASSWORD,
     "WRONGPASS": _PASSWORD,
     "invalid password": _PASSWORD,
+    "(?i:wrong.version.number)": _NO_TLS,
     "NOPERM": f"its user needs the keys {PREFIX}* and the commands +@all -@dangerous +info",
     "OOM": "its memory is full: raise its maxmemory, or remove old releases by `adsieve index prune`",
     "READONLY": "it is a replica: give the address of its primary",

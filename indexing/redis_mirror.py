@@ -13,6 +13,7 @@ from pathlib import Path
 from contracts.errors import ArtifactError, InputError
 from contracts.release import Release
 from indexing.redis_connect import Connection
+from indexing.redis_origin import note_origin, require_origin
 from indexing.redis_parts import parts_of
 from indexing.redis_pointers import PointerRecord, Seen, follows, read_followed, read_releases, remember
 from indexing.redis_pull import pull, remove_unfinished, settle
@@ -32,9 +33,13 @@ class RedisMirror:
         connection: To Redis.
         root: Directory of the mirror.
         stream: Of updates.
+
+    Raises:
+        InputError: The mirror was filled from another server.
     """
 
     def __init__(self, connection: Connection, root: Path, stream: UpdateStream) -> None:
+        require_origin(root, connection.name)
         self.directory = DirectoryStore(root)
         self._connection, self._root, self._stream = connection, root, stream
         self._refused: dict[str, str] = {}
@@ -110,6 +115,8 @@ class RedisMirror:
                 settle(self._root)
                 self._followed_at = time.monotonic()
             yield mine
+            if mine:
+                note_origin(self._root, self._connection.name)
         finally:
             os.close(handle)
 

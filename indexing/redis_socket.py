@@ -48,7 +48,14 @@ def limited(connection: type[Any], limit_s: float) -> type[Any]:
     """A kind of redis-py's connections, whose socket, ``limited_socket``, has this limit."""
 
     def connect(self: Any) -> LimitedSocket:
-        self.limited_socket = LimitedSocket(connection._connect(self), limit_s)
+        answer_s, connect_s = self.socket_timeout, getattr(self, "socket_connect_timeout", None)
+        self.socket_timeout = answer_s if connect_s is None else min(answer_s, connect_s)  # holds for TLS's handshake
+        try:
+            socket = connection._connect(self)
+        finally:
+            self.socket_timeout = answer_s
+        socket.settimeout(answer_s)
+        self.limited_socket = LimitedSocket(socket, limit_s)
         return self.limited_socket
 
     return type(f"Limited{connection.__name__}", (connection,), {"_connect": connect})

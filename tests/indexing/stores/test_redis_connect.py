@@ -75,6 +75,16 @@ def test_a_server_that_stands_still_is_told_not_waited_for(
     assert patient.current("shopping") == release
 
 
+def test_tls_of_a_server_without_it_is_told_within_the_time_of_a_connection(
+    server: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADSIEVE_REDIS_TIMEOUT_S", "1000")
+    monkeypatch.setenv("ADSIEVE_REDIS_CONNECT_TIMEOUT_S", "0.3")
+    url = server.url.replace("redis://", "rediss://")  # type: ignore[attr-defined]
+    with pytest.raises(RedisError, match=r"rediss://.*: does the server speak it on this port\? redis:// does without"):
+        open_store(url, local=tmp_path / "a").refresh()
+
+
 @pytest.mark.apt
 def test_tls_trusts_the_given_authority_alone(
     debian_server: str,
