@@ -9,8 +9,6 @@ GATE_FILE = "gate.json"
 POOLS = "whole pools"
 """Stands for the stage where recall is judged."""
 
-_EXCESS = {"kl": "a relative rise of", "calibration": "off by a factor of 1 plus"}
-
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """One figure beyond its limit.
@@ -55,8 +53,15 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         allowed = f"{self.limit} allows {self.allowed:.4g} ({size})"
         if self.before is None:
             return f"{figure} is {self.after:.4g}, {bounds}; {allowed}"
-        excess = f"{_EXCESS.get(self.metric, 'lower by')} {self.excess:.4g}"
-        return f"{figure} {self.before:.4g} -> {self.after:.4g}, {excess}, difference {bounds}; {allowed}"
+        return f"{figure} {self.before:.4g} -> {self.after:.4g}, {self._excess()}, difference {bounds}; {allowed}"
+
+    def _excess(self) -> str:
+        match self.metric:
+            case "kl":
+                return f"a relative rise of {self.excess:.4g}"
+            case "calibration":
+                return f"off by a factor of {1 + self.excess:.4g} where {1 + self.allowed:.4g} is allowed"
+        return f"lower by {self.excess:.4g}"
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 
 from contracts.bundle import Bundle, open_bundle
 from contracts.encoding import Encoder
-from contracts.errors import InputError, MismatchError
+from contracts.errors import InputError, WrongArtifactError
 from contracts.records import open_dataset
 from indexing.catalog import check_features, input_files
 from indexing.config import IndexConfig
@@ -89,9 +89,9 @@ class BuildInputs:
 def _check_scenario(bundle: Bundle, heavy: Bundle | None) -> None:
     scenario = bundle.manifest.scenario
     if scenario is None:
-        raise MismatchError(f"{bundle.path}: a two-tower bundle serves one scenario, this one names none")
+        raise WrongArtifactError(f"{bundle.path}: a two-tower bundle serves one scenario, this one names none")
     if heavy is not None and heavy.manifest.scenario not in (None, scenario):
-        raise MismatchError(
+        raise WrongArtifactError(
             f"{heavy.path}: heavy bundle of scenario {heavy.manifest.scenario!r}, expected none or {scenario!r}"
         )
 

@@ -102,7 +102,7 @@ def run_build(
         LogError: The dataset lacks columns, has wrong types, ties or unknown values, has no ad of the scenario, or more
             than ``config.max_dropped_share`` of its ads cannot be embedded.
         ArtifactError: A bundle is truncated or altered.
-        MismatchError: The bundles are not of one scenario.
+        WrongArtifactError: The bundles are not of one scenario.
         AdsieveError: The disk is full; run again with more room, the job goes on.
     """
     given = BuildInputs.open(ads=ads, two_tower=two_tower, heavy=heavy, config=config, as_of=as_of, updates=updates)

@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 from contracts.artifact import MANIFEST, READY, FileEntry, file_sha256, publishing, write_json
 from contracts.bundle import Bundle, open_bundle
 from contracts.encoding import Coverage, EncodedBatch, Encoder
-from contracts.errors import LogError, MismatchError
+from contracts.errors import LogError, WrongArtifactError
 from contracts.progress import Advance, progress
 from contracts.records import REQUIRED_COLUMNS, check_columns, open_dataset, plain_text, utc_micros
 from contracts.release import IndexManifest
@@ -52,7 +52,7 @@ def reencode_index(*, index: Path, heavy: Path, ads: Ads, out: Path, updates: Up
     Raises:
         LogError: The dataset lacks columns, ads of the index, or holds values that the bundle cannot take.
         ArtifactError: The index or the bundle is truncated or altered.
-        MismatchError: They are not of one scenario, or the bundle lacks tasks.
+        WrongArtifactError: They are not of one scenario, or the bundle lacks tasks.
         InputError: ``out`` exists.
     """
     source, bundle = Index.open(index), open_bundle(heavy, kind="heavy")
@@ -82,13 +82,13 @@ def reencode_index(*, index: Path, heavy: Path, ads: Ads, out: Path, updates: Up
 
 def _check_pair(source: Index, bundle: Bundle) -> None:
     if bundle.manifest.scenario not in (None, source.scenario):
-        raise MismatchError(
+        raise WrongArtifactError(
             f"{bundle.path}: heavy bundle of scenario {bundle.manifest.scenario!r}, "
             f"expected none or {source.scenario!r}, that of {source.path}"
         )
     lacking = [task for task in source.manifest.tasks if task not in bundle.manifest.tasks]
     if lacking:
-        raise MismatchError(f"{bundle.path}: lacks the tasks {lacking} of {source.path}")
+        raise WrongArtifactError(f"{bundle.path}: lacks the tasks {lacking} of {source.path}")
 
 
 def _share(source: Index, target: Path) -> None:

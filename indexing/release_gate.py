@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from contracts.bundle import open_bundle
-from contracts.errors import AdsieveError, ArtifactError
+from contracts.errors import AdsieveError, ArtifactError, MismatchError, WrongArtifactError
 from contracts.release import IndexManifest, Judgement, Release, check_pairing
 from indexing.catalog_change import catalog_change
 from indexing.index import Index
@@ -88,12 +88,15 @@ def judge(store: Store, candidate: Candidate, limits: ReleaseLimits, override: s
     Raises:
         ReleaseRefused: Its probabilities are no numbers, which no override publishes.
         ArtifactError: A part is damaged or cannot be replayed, or the updates that the index lacks are gone.
-        MismatchError: The parts do not belong together.
+        WrongArtifactError: The parts do not belong together.
     """
     bundle = open_bundle(candidate.two_tower, kind="two_tower")
     heavy = open_bundle(candidate.heavy, kind="heavy") if candidate.heavy is not None else None
     index = Index.open(candidate.index)
-    check_pairing(bundle.manifest, heavy.manifest if heavy is not None else None, index.manifest)
+    try:
+        check_pairing(bundle.manifest, heavy.manifest if heavy is not None else None, index.manifest)
+    except MismatchError as error:
+        raise WrongArtifactError(str(error)) from error
     require_updates(store.update_log(), index.manifest)
     light = LightReplay(bundle, index)
     current, skipped = _current(store, index.scenario)

@@ -43,7 +43,7 @@ def failures(limits: ReleaseLimits, metrics: Mapping[str, float]) -> list[str]:
     Example:
         >>> failures(ReleaseLimits(), {"requests": 32.0, "unknown_share": 0.25, "calibration_heavy.click": 0.4})
         ['unknown_share is 0.25; max_unknown_share allows 0.1', \
-'calibration_heavy.click is 0.4, off by a factor of 1 plus 1.5; max_calibration_heavy allows 1']
+'calibration_heavy.click is 0.4, which is 2.5 times too low; max_calibration_heavy allows 1, so 2 times either way']
     """
     return [*_floors(limits, metrics), *_calibrations(limits, metrics)]
 
@@ -69,4 +69,5 @@ def _calibrations(limits: ReleaseLimits, metrics: Mapping[str, float]) -> Iterat
             continue
         off = max(found, 1.0 / found) - 1.0 if found > 0 else float("inf")
         if off > most:
-            yield f"{name} is {found:.4g}, off by a factor of 1 plus {off:.4g}; max_{kind} allows {most:.4g}"
+            allowed = f"max_{kind} allows {most:.4g}, so {1 + most:.7g} times either way"
+            yield f"{name} is {found:.4g}, which is {1 + off:.4g} times too {'low' if found < 1 else 'high'}; {allowed}"
