@@ -67,9 +67,7 @@ def update(
         raise InputError("nothing to update: expected files, or one of --" + ", --".join(by_hand))
     opened = store_to_change(store, local)
     if not opened.scenarios():
-        raise InputError(
-            f"--store {shown_store(store)}: no release here, expected a store that `adsieve index publish` filled"
-        )
+        _require_a_store(opened, shown_store(store))
     checks = ContentChecks(opened)
     options = {name: given or [] for name, given in by_hand.items()}
     updates = [*_from_files(files or [], checks.left_out), *_from_options(options)]
@@ -92,14 +90,32 @@ def update(
     print(f"{shown_store(store)}: {len(updates):,} updates, {contents:,} of them new or changed ads; {where}")
 
 
+def _require_a_store(opened: "OpenStore", name: str) -> None:
+    """Where no scenario has a release: a store that is damaged or came back empty still takes state, a typo does not.
+
+    Content needs a release that it is checked against.
+    """
+    from contracts.errors import InputError
+    from indexing.store_files import FOLDERS
+
+    fault = f"--store {name}: no release here"
+    root = opened.local.root
+    if opened.local is opened and not any((root / folder).is_dir() for folder in FOLDERS):
+        raise InputError(f"{fault}, expected a store that `adsieve index publish` filled")
+    print(f"warning: {fault}, so no ad is known to it; states are taken all the same", file=sys.stderr)
+
+
 def _set_aside(opened: "OpenStore") -> "list[Update]":
     """Make room for another log; returns what it begins with."""
     from contracts.errors import InputError
     from indexing.update_salvage import stops_left
 
-    if opened.local is not opened:
-        raise InputError("--new-log: expected a directory store; a log in Redis is brought back by the hosts' mirrors")
-    aside = opened.update_log().set_aside()
+    if opened.local is not opened and opened.update_log().id is not None:
+        raise InputError(
+            "--new-log: the log in Redis is not lost, this host has a copy of it; expected a directory store, or Redis "
+            "where no host has one any more"
+        )
+    aside = opened.update_log().set_aside() if opened.local is opened else None
     stops = stops_left(aside, opened.local.root, now_us=_now_us())
     kept = f"; the one before is in {aside}" if aside is not None else ""
     print(f"another log is begun, with {len(stops)} takedowns and used-up budgets{kept}", file=sys.stderr)

@@ -4,6 +4,7 @@ import logging
 
 from contracts.errors import ArtifactError
 from contracts.release import IndexManifest, UpdatePosition
+from indexing.lost_log import noted_log
 from indexing.overlay_files import OverlayArrays
 from indexing.update_log import UpdateLog
 
@@ -30,7 +31,7 @@ def end_or_lost(followed: UpdateLog, index: IndexManifest, *, knows_stops: bool)
 
     Args:
         followed: The log.
-        index: Names a log where it was built with one.
+        index: Names a log where it was built with one; a note beside the log tells of it too.
         knows_stops: Whether this host knows what a lost log had stopped, or shall serve though nobody does.
 
     Raises:
@@ -42,7 +43,7 @@ def end_or_lost(followed: UpdateLog, index: IndexManifest, *, knows_stops: bool)
     except ArtifactError as error:
         end, fault = None, str(error)
     else:
-        if end is not None or index.updates is None:
+        if end is not None or (index.updates is None and noted_log(followed.directory.parent) is None):
             return end
     if not knows_stops:
         raise TakedownsUnknownError(

@@ -182,6 +182,10 @@ class RedisStore:
         """Append to the log in Redis, where numbers are given; they are as durable as what Redis writes is."""
         return self._stream.append(updates)
 
+    def trace_of_log(self) -> str | None:
+        """What tells that there was a log of updates which neither Redis nor the mirror holds any more."""
+        return self._mirror.trace_of_log() or self._stream.trace()
+
     def _changed(self, change: Callable[[DirectoryStore], T]) -> T:
         with self._incoming.puller():
             self._stream.follow()

@@ -14,11 +14,13 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
-from contracts.errors import ArtifactError, InputError
+from contracts.errors import AdsieveError, ArtifactError, InputError
 from contracts.release import UpdatePosition
+from indexing.lost_log import note_log
 from indexing.redis_connect import Connection
 from indexing.redis_stream import (
     APPEND,
@@ -58,6 +60,7 @@ class UpdateStream:
     def __init__(self, connection: Connection, mirror: UpdateLog, *, grace_s: float = GRACE_S) -> None:
         self._connection, self._mirror, self._grace_s = connection, mirror, grace_s
         self._passed = ("", 0)
+        self._noted: str | None = None
 
     def follow(self) -> None:
         """Bring the mirror up to the end of the stream, in order; and back into Redis what it lost.
@@ -79,6 +82,23 @@ class UpdateStream:
                 self._begin_anew(end.log, state.id)
             else:
                 self._read_on(state, end.seq if end is not None else 0)
+        self._note()
+
+    def _note(self) -> None:
+        """Note in the mirror that there is a log; where that cannot be written, at the next call."""
+        known = self._mirror.id
+        if known is not None and known != self._noted:
+            with suppress(OSError, AdsieveError):
+                note_log(self._mirror.directory.parent, known)
+                self._noted = known
+
+    def trace(self) -> str | None:
+        """What is left in Redis of a log whose updates are gone, in words; None where nothing is."""
+        with self._connection.naming("reading updates"):
+            left = parse_state(self._connection.client.hmget(META, "id", "seq", "floor", "run"))
+            if left.id is None or self._state().id is not None:
+                return None
+        return f"the log of updates {left.id}, of which {self._connection.name} had numbers up to {left.seq}, is gone"
 
     def append(self, updates: Sequence[Update]) -> UpdatePosition:
         """Append updates, all or none; in Redis when this returns, and as a rule in the mirror.

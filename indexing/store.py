@@ -16,6 +16,7 @@ import msgspec
 from contracts.artifact import FileEntry, check_name, file_lock, write_json
 from contracts.errors import AdsieveError, ArtifactError, InputError, WrongArtifactError
 from contracts.release import Judgement, Release, UpdatePosition
+from indexing.lost_log import note_log, noted_log, trace_of_log
 from indexing.prune import Move, Pruned, prune_store
 from indexing.store_files import (
     BUNDLES,
@@ -203,7 +204,14 @@ class DirectoryStore:
 
     def append_updates(self, updates: Sequence[Update]) -> UpdatePosition:
         """Add updates to the log, in this order; durable when it returns the position of the last one."""
-        return self.update_log().append(updates)
+        log, noted = self.update_log(), noted_log(self.root)
+        if noted is None or noted != log.id:
+            note_log(self.root, log.append([]).log)  # first: a log whose updates are acknowledged is known to exist
+        return log.append(updates)
+
+    def trace_of_log(self) -> str | None:
+        """What tells that the store had a log of updates; None where nothing does."""
+        return trace_of_log(self.root)
 
     def place(self, kind: Kind, version: str, source: Path, entries: Mapping[str, FileEntry]) -> Path:
         """Bring one artifact in without a release, as a mirror of another store does.

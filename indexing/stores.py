@@ -78,6 +78,8 @@ class Store(Protocol):
 
     def append_updates(self, updates: Sequence[Update]) -> UpdatePosition: ...
 
+    def trace_of_log(self) -> str | None: ...
+
 
 def open_store(spec: str | Path, *, local: Path | None = None) -> Store:
     """Open a store.

@@ -67,6 +67,15 @@ class UpdateLog:
         """
         return self._reader.end()
 
+    @property
+    def id(self) -> str | None:
+        """Of the log; None where there is none, or its manifest cannot be read."""
+        try:
+            manifest = self.manifest()
+        except ArtifactError:
+            return None
+        return manifest.log if manifest is not None else None
+
     def manifest(self) -> LogManifest | None:
         """What the log consists of now; None before the first append."""
         return read_log_manifest(self.directory)

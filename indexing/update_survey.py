@@ -83,17 +83,21 @@ def survey(directory: Path) -> Survey:
     )
 
 
-def brought(found: Survey, ids: Iterable[str]) -> set[str]:
-    """Which of these ads the log brings content of."""
-    wanted = set(ids)
-    return {ad_id for path, size in found.segments.items() if wanted for ad_id in _with_content(path, size)} & wanted
+def brought(found: Survey, ids: Iterable[str]) -> dict[str, int]:
+    """Of these ads, those that the log brings content of, each with the latest ``valid_from``."""
+    wanted, latest = set(ids), dict[str, int]()
+    for path, size in found.segments.items() if wanted else ():
+        for ad_id, valid_from in _with_content(path, size):
+            if ad_id in wanted:
+                latest[ad_id] = max(valid_from, latest.get(ad_id, valid_from))
+    return latest
 
 
-def _with_content(path: Path, size: int) -> Iterator[str]:
+def _with_content(path: Path, size: int) -> Iterator[tuple[str, int]]:
     for found in _LINES_WITH_CONTENT.finditer(path.read_bytes(), 0, size):
         update = read_line(found[0])
         if update is not None and update.content is not None:
-            yield update.ad_id
+            yield update.ad_id, update.content.valid_from
 
 
 def _look(path: Path, seq: int, before: Surveyed | None) -> Surveyed:

@@ -1,59 +1,99 @@
 """What ``adsieve index update`` tells of updates that may not do what was meant, and of a log that lost something."""
 
+import time
 from collections.abc import Iterator, Sequence
 
-from contracts.artifact import read_manifest
+import numpy as np
+
 from contracts.errors import ArtifactError
-from contracts.release import IndexManifest, Release, UpdatePosition
 from indexing.index import Index
+from indexing.lost_log import trace_of_log
+from indexing.overlay_effect import NEVER
 from indexing.stores import Store
 from indexing.update_log import UpdateLog
-from indexing.update_manifest import WAY_OUT
+from indexing.update_manifest import MANIFEST, WAY_OUT
 from indexing.update_record import Update
 from indexing.update_survey import brought, survey
 
-_DAY_US = 86_400_000_000
+DAY_US = 86_400_000_000
+GRACE_S = 2.0
+"""How long a running host has to bring back a log that Redis lost."""
+
 _SHOWN = 5
+_UNREADABLE = (ArtifactError, OSError, ValueError)
 
 
 def require_no_lost_log(store: Store) -> None:
-    """Refuse to begin a log where an index within reach was built with one that is gone; repair a damaged one.
+    """Refuse to begin a log where the store had one that is gone; repair a damaged one.
 
     Raises:
-        ArtifactError: Names the index and the log that is missed, and the way out; or the log cannot be repaired.
+        ArtifactError: Names the log that is missed, what tells of it, and the way out; or the log cannot be repaired.
     """
     log = store.local.update_log()
-    if store.local is not store:  # Redis brings a mirror back
-        return
-    log.repair()
-    if log.end is not None:
-        return
-    for scenario in store.scenarios():
-        for release in store.list(scenario):
-            merged = _merged(store, release)
-            if merged is not None:
-                raise ArtifactError(
-                    f"{log.directory}: the log of updates {merged.log}, which index "
-                    f"{release.index} holds up to number {merged.seq}, is gone; restore the directory from a backup, "
-                    "or give --new-log to begin another log, and say again what is taken down"
-                )
+    if store.local is store:
+        log.repair()
+    elif log.id is None and store.trace_of_log() is not None:
+        time.sleep(GRACE_S)  # a running host brings back what Redis lost
+        store.refresh()
+    trace = None if log.id is not None or (log.directory / MANIFEST).exists() else store.trace_of_log()
+    if trace is not None:
+        raise ArtifactError(
+            f"{log.directory}: {trace}; restore the directory from a backup, or give --new-log to begin another log, "
+            "and say again what is taken down"
+        )
 
 
 def warnings(store: Store, updates: Sequence[Update], *, now_us: int) -> Iterator[str]:
     """What to tell before updates are appended: damaged lines, ads that nobody knows, content that lies far ahead."""
     log = store.local.update_log()
     yield from damage(log)
-    found = survey(log.directory)
-    unknown = {update.ad_id for update in updates if update.content is None}
-    unknown -= {update.ad_id for update in updates if update.content is not None}
+    contents = [update for update in updates if update.content is not None]
+    unknown = {update.ad_id for update in updates if update.content is None} - {one.ad_id for one in contents}
     ids = _in_no_release(store, sorted(unknown))
-    ids = sorted(set(ids) - brought(found, ids))
+    earlier = brought(survey(log.directory), {*ids, *(one.ad_id for one in contents)})
+    ids = sorted(set(ids) - earlier.keys())
     if ids:
         count = len({update.ad_id for update in updates})
         yield f"{len(ids)} of {count} ads are in no serving release: {_some(ids)}"
-    ahead = [one.ad_id for one in updates if one.content is not None and one.content.valid_from > now_us + _DAY_US]
+    lists = [ad_id for ad_id in ids if "," in ad_id]
+    if lists:
+        yield f"a comma does not part ads, give each with an option of its own: {_some(lists)}"
+    late = _not_later(store, contents, earlier)
+    if late:
+        yield f"{len(late)} contents are not later than what the ad has and do not count: {_some(late)}"
+    ahead = [one.ad_id for one in contents if one.content is not None and one.content.valid_from > now_us + DAY_US]
     if ahead:
         yield f"content of {len(ahead)} ads is valid from more than a day ahead, and counts at once: {_some(ahead)}"
+
+
+def _not_later(store: Store, contents: Sequence[Update], earlier: dict[str, int]) -> list[str]:
+    """Ads whose content does not count: it is not later than the serving index's, the log's or a line's before it."""
+    has = _valid_from_in_release(store, contents)
+    latest, late = dict(earlier), list[str]()
+    for update, served in zip(contents, has, strict=True):
+        valid_from = update.content.valid_from if update.content is not None else served
+        if valid_from <= max(served, latest.get(update.ad_id, served)):
+            late.append(update.ad_id)
+        else:
+            latest[update.ad_id] = valid_from
+    return late
+
+
+def _valid_from_in_release(store: Store, contents: Sequence[Update]) -> list[int]:
+    """``valid_from`` of the ads of updates in what serves the scenario of their content, ``NEVER`` where unknown."""
+    found = np.full(len(contents), NEVER)
+    scenarios = [one.content.scenario if one.content is not None else "" for one in contents]
+    for scenario in sorted(set(scenarios) & set(store.scenarios())):
+        places = np.array([place for place, one in enumerate(scenarios) if one == scenario])
+        try:
+            release = store.current(scenario)
+            if release is not None:
+                index = Index.open(store.paths(release).index, verify=False)
+                rows = index.id_table.lookup([contents[place].ad_id for place in places])
+                found[places[rows >= 0]] = index.valid_from[rows[rows >= 0]]
+        except _UNREADABLE:
+            continue
+    return found.tolist()
 
 
 def damage(log: UpdateLog) -> Iterator[str]:
@@ -62,6 +102,8 @@ def damage(log: UpdateLog) -> Iterator[str]:
         found = survey(log.directory)
     except FileNotFoundError as error:
         raise ArtifactError(f"{error.filename}: a segment of the log of updates is missing; {WAY_OUT}") from None
+    if log.id is None and (trace := trace_of_log(log.directory.parent)) is not None:
+        yield f"{log.directory}: {trace}; restore it, or begin another with `adsieve index update --new-log`"
     if found.damaged:
         yield f"{found.where}: {found.damaged} damaged lines in all, their updates are lost: say them again"
 
@@ -74,16 +116,9 @@ def _in_no_release(store: Store, ids: list[str]) -> list[str]:
             if release is not None and ids:
                 rows = Index.open(store.paths(release).index, verify=False).id_table.lookup(ids)
                 ids = [ad_id for ad_id, row in zip(ids, rows.tolist(), strict=True) if row < 0]
-    except ArtifactError:
+    except _UNREADABLE:
         return []
     return ids
-
-
-def _merged(store: Store, release: Release) -> UpdatePosition | None:
-    try:
-        return read_manifest(store.paths(release).index, IndexManifest).updates
-    except ArtifactError:  # it can be neither served nor rolled back to
-        return None
 
 
 def _some(ids: Sequence[str]) -> str:

@@ -185,7 +185,8 @@ def test_an_ad_that_only_an_update_brought_is_missed_where_it_is_gone_from_the_l
     assert publish("night-2") == []  # the log brings it
     assert publish("night-1") == []
     store.update_log().set_aside()
-    lacking = publish("night-2")
+    gone, *lacking = publish("night-2")
+    assert "is gone; restore it" in gone
     assert [warning.split(" ads")[0] for warning in lacking] == [f"lacks 1 of {_active(tmp_path / 'night-1'):,}"]
     assert lacking[0].endswith("which serves: new-ad")
 

@@ -26,14 +26,14 @@ def lot(count: int, *, every: int = 0) -> list[Update]:
     ]
 
 
-def read_whole(directory: Path) -> tuple[int, set[str]]:
-    """The reference: damaged lines, and the ads that the log brings."""
+def read_whole(directory: Path) -> tuple[int, dict[str, int]]:
+    """The reference: damaged lines, and the ads that the log brings, with the latest time of each."""
     reader = UpdateLog(directory)
-    ads = {update.ad_id for update in reader.read() if update.content is not None}
-    return reader.damaged, ads
+    ads = [(one.content.valid_from, one.ad_id) for one in reader.read() if one.content is not None]
+    return reader.damaged, {ad_id: valid_from for valid_from, ad_id in sorted(ads)}
 
 
-def surveyed(directory: Path) -> tuple[int, set[str]]:
+def surveyed(directory: Path) -> tuple[int, dict[str, int]]:
     found = survey(directory)
     return found.damaged, brought(found, (f"ad-{number}" for number in range(40)))
 
