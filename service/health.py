@@ -29,7 +29,7 @@ def health_router(follower: Follower, telemetry: Telemetry) -> APIRouter:
 
     @router.get("/metrics", summary="Prometheus metrics", responses=_METRICS, response_class=Response)
     async def metrics() -> Response:
-        text, content_type = telemetry.exposition()
+        text, content_type = await asyncio.to_thread(telemetry.exposition)  # it takes milliseconds
         return Response(text, headers={"Content-Type": content_type})
 
     @router.get("/releases", summary="What serves", responses=answers(Releases, problems=()), response_class=Response)
