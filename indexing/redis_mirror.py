@@ -17,6 +17,7 @@ from indexing.redis_origin import note_origin, require_origin
 from indexing.redis_parts import parts_of
 from indexing.redis_pointers import PointerRecord, Seen, follows, read_followed, read_releases, remember
 from indexing.redis_pull import pull, remove_unfinished, settle
+from indexing.redis_rebuild import loss, lost_pointers
 from indexing.redis_updates import UpdateStream
 from indexing.store import DirectoryStore
 from indexing.store_files import Pointer
@@ -43,22 +44,33 @@ class RedisMirror:
         self.directory = DirectoryStore(root)
         self._connection, self._root, self._stream = connection, root, stream
         self._refused: dict[str, str] = {}
+        self._lost: list[str] = []
         self._followed_at = 0.0
 
     def follow(self, seen: Seen, *, history: bool) -> tuple[bool, Sequence[ArtifactError]]:
         """Bring in the releases that the pointers name; return whether a pointer moved, and what is damaged."""
-        followed, changed, failures = read_followed(self._root), False, []
+        followed, changed = read_followed(self._root), False
+        failures: list[ArtifactError] = []
         if not followed:
             self._begin(seen)
+        if not followed or self._lost:
+            self._lost = [name for name in lost_pointers(self._connection, seen) if not self._has_pointer(name)]
+            failures += [loss(self._connection, name) for name in self._lost]
+        for scenario in self.directory.scenarios():
+            if scenario not in seen.raw and not self._has_pointer(scenario):
+                failures += self._restore(scenario)
         for scenario, data in seen.raw.items():
             record = seen.records.get(scenario)
             try:
                 if record is None:
                     raise ArtifactError(f"{self._connection.name}: pointer of {scenario!r} is damaged: {data[:80]!r}")
-                own = usable_pointer(self._root, scenario)
-                if follows(record, followed.get(scenario), own):
+                own, mine = usable_pointer(self._root, scenario), followed.get(scenario)
+                is_lost = not self._has_pointer(scenario)
+                if follows(record, mine, own) or (is_lost and mine is not None and record.token == mine.tokens[-1]):
                     self._adopt(scenario, record)
                     changed = True
+                elif is_lost:
+                    failures += self._restore(scenario)
                 if history:
                     self._bring_history(scenario, record.pointer)
             except ArtifactError as error:
@@ -71,6 +83,21 @@ class RedisMirror:
             with suppress(ArtifactError):  # told when it is followed
                 for release in read_releases(self._connection, scenario, [record.pointer.release]):
                     self._bring(release)
+
+    def _has_pointer(self, scenario: str) -> bool:
+        """Whether the mirror's pointer is there and can be read."""
+        try:
+            return self.directory.pointer(scenario) is not None
+        except ArtifactError:
+            return False
+
+    def _restore(self, scenario: str) -> list[ArtifactError]:
+        """Write the mirror's own pointer again, which is lost, where Redis says nothing that it has not followed."""
+        try:
+            self.directory.restore(scenario)
+        except (ArtifactError, InputError) as error:
+            return [ArtifactError(str(error))]
+        return []
 
     def _adopt(self, scenario: str, record: PointerRecord) -> None:
         names = record.pointer.kept

@@ -6,6 +6,7 @@ from contracts.artifact import is_name
 from indexing.redis_connect import Connection
 from indexing.redis_parts import COMPLAINTS, MARKS, UPLOADS, Upload, part_names
 from indexing.redis_pointers import POINTERS, RELEASES, TRIES, read_pointers, read_releases
+from indexing.redis_rebuild import lost_pointers
 from indexing.redis_upload import sweep
 
 
@@ -13,7 +14,7 @@ def prune_redis(connection: Connection) -> int:
     """Remove what the pointers in Redis do not need; return how many uploads went.
 
     Killed at any moment, only what nobody points to is gone. A pointer that is moved meanwhile starts it over. Nothing
-    is removed while a pointer cannot be read.
+    is removed while a pointer cannot be read or is lost.
     """
     for _ in range(TRIES):
         if _forget(connection):
@@ -26,7 +27,7 @@ def _forget(connection: Connection) -> bool:
     import redis
 
     seen = read_pointers(connection)
-    if set(seen.records) != set(seen.raw):
+    if set(seen.records) != set(seen.raw) or lost_pointers(connection, seen):
         return True
     kept = {name: set(record.pointer.kept) for name, record in seen.records.items()}
     used: set[str] = set()

@@ -9,6 +9,7 @@ somebody else made of it. Redis found emptier than the mirror is filled from it 
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,6 +34,7 @@ from indexing.redis_pointers import (
 )
 from indexing.redis_prune import prune_redis
 from indexing.redis_pull import DamagedPartError, doubt, settle
+from indexing.redis_rebuild import loss, lost_pointers, rebuild
 from indexing.redis_updates import GRACE_S, UpdateStream
 from indexing.redis_upload import ensure, sweep
 from indexing.store import DirectoryStore
@@ -142,8 +144,9 @@ class RedisStore:
             return release
 
     def lost(self) -> Sequence[str]:
-        """Scenarios that the mirror has releases of and Redis has not, as after a restart; ``publish`` repairs it."""
-        return sorted(set(self.scenarios()) - read_pointers(self._connection).raw.keys())
+        """Scenarios that the mirror or Redis has releases of, and Redis no pointer; ``publish`` repairs it."""
+        seen = read_pointers(self._connection)
+        return sorted((set(self.scenarios()) - seen.raw.keys()).union(lost_pointers(self._connection, seen)))
 
     def doubt(self, release: Release) -> None:
         """Have the mirror's parts of a release compared with their checksums, and pulled again where they differ."""
@@ -172,6 +175,8 @@ class RedisStore:
         """As a directory store does it in the mirror, then in Redis: there also uploads whose publisher died."""
         with self._incoming.puller():
             self._stream.follow()
+            for scenario in lost_pointers(self._connection, read_pointers(self._connection)):
+                raise loss(self._connection, scenario)
             pruned = self._change(lambda store: store.prune(keep, dry_run=dry_run), history=True)
             if not dry_run:
                 prune_redis(self._connection)
@@ -194,7 +199,7 @@ class RedisStore:
     def _change(self, change: Callable[[DirectoryStore], T], *, history: bool = False) -> T:
         """Bring the mirror up to date and change both, again where somebody else was faster."""
         for _ in range(TRIES):
-            seen = read_pointers(self._connection)
+            seen = self._with_lost(read_pointers(self._connection))
             _, failures = self._incoming.follow(seen, history=history)
             for failure in failures:
                 log.error("left out: %s", failure)
@@ -208,6 +213,15 @@ class RedisStore:
                 remember(self.root, scenario, record)
             return result
         raise AdsieveError(f"{self._connection.name}: others moved pointers {TRIES} times meanwhile, try again")
+
+    def _with_lost(self, seen: Seen) -> Seen:
+        """The pointers, with those rebuilt that are lost in Redis and that the mirror does not have either."""
+        lost = [name for name in lost_pointers(self._connection, seen) if name not in self.scenarios()]
+        for scenario in lost:
+            with suppress(MovedError):  # another host was faster
+                names = rebuild(self._connection, scenario)
+                log.error("%s; rebuilt from the records of its releases: %s", loss(self._connection, scenario), names)
+        return read_pointers(self._connection) if lost else seen
 
     def _mover(self, seen: Seen, moved: dict[str, PointerRecord]) -> Callable[[str, Pointer], None]:
         followed = read_followed(self.root)

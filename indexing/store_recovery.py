@@ -6,6 +6,7 @@ no lost pointer.
 """
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -104,6 +105,16 @@ def readable_releases(root: Path, scenario: str) -> dict[str, Release]:
     return {release.release_id: release for release in sorted(releases, key=lambda release: release.number)}
 
 
+def chain(releases: Mapping[str, Release]) -> list[str]:
+    """The last of these releases, the one before it as its record tells, and so on, as far as they are there."""
+    found: list[str] = []
+    name = next(reversed(list(releases)), None)
+    while name is not None and name in releases and name not in found:
+        found.append(name)
+        name = releases[name].previous
+    return found
+
+
 def is_whole(root: Path, release: Release) -> bool:
     """Whether all parts of a release are in the store; what they hold is not looked at."""
     paths = release_paths(root, release)
@@ -140,13 +151,8 @@ def _whole_ones(root: Path, scenario: str, copy: Pointer) -> Pointer:
 
 def _rebuilt(root: Path, scenario: str) -> Pointer | None:
     """The release that was published last and is whole, and the chain of those before it."""
-    releases = {name: one for name, one in readable_releases(root, scenario).items() if is_whole(root, one)}
-    chain: list[str] = []
-    name = next(reversed(releases), None)
-    while name is not None and name in releases and name not in chain:
-        chain.append(name)
-        name = releases[name].previous
-    return Pointer(release=chain[0], history=chain[:0:-1]) if chain else None
+    names = chain({name: one for name, one in readable_releases(root, scenario).items() if is_whole(root, one)})
+    return Pointer(release=names[0], history=names[:0:-1]) if names else None
 
 
 def _without_lost(root: Path, scenario: str, pointer: Pointer) -> Pointer | None:
