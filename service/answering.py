@@ -119,6 +119,8 @@ class Answering:
     async def in_rank_thread(self, function: Callable[[*Args], T], *args: *Args) -> T:
         """Run what computes where the light stage runs."""
         if self._workers.rank is None:
+            # Whoever came meanwhile is counted in, or refused, before this one makes them wait.
+            await asyncio.sleep(0)
             return function(*args)
         return await asyncio.get_running_loop().run_in_executor(self._workers.rank, function, *args)
 

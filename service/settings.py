@@ -105,7 +105,8 @@ class Settings(BaseSettings):
         old_index: Answers from an old index carry a warning (``warn``), or its scenario gets 503 (``refuse``).
 
     Work:
-        rank_threads: Requests in their light stage at the same time; 0 runs it on the event loop itself.
+        rank_threads: Threads for the light stage; 0 runs it on the event loop itself: `--workers` scales, threads that
+            share an interpreter hold one another up.
         heavy_threads: Calls of heavy rankers at the same time.
         heavy_batch: Most requests of one call: those that wait when a thread becomes free; 1 serves each alone.
         heavy_batch_rows: Most survivors of one call that serves several requests.
@@ -191,7 +192,7 @@ class Settings(BaseSettings):
     survivor_quotas: Annotated[dict[str, Share], Field(examples=['{"shopping": 0.3, "standard": 0.5}'])] = {}
     explore_share: Annotated[float, Field(ge=0, le=0.5)] = 0.0
 
-    rank_threads: Annotated[int, Field(ge=0, le=256)] = 2
+    rank_threads: Annotated[int, Field(ge=0, le=256)] = 0
     heavy_threads: Threads = 1
     heavy_batch: Annotated[int, Field(ge=1, le=1_024)] = 8
     heavy_batch_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 2_048
