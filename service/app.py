@@ -15,6 +15,7 @@ from service.batch_route import BatchRoute
 from service.feedback import feedback_log
 from service.follower import Follower
 from service.health import health_router
+from service.heavy_watch import CHECK_S
 from service.hot import HotApplication, hot_router
 from service.openapi import BATCH_ANSWERS, BATCH_BODY, RANK_ANSWERS, RANK_BODY, document
 from service.problems import add_problem_handlers
@@ -39,7 +40,8 @@ def create_app(settings: Settings) -> FastAPI:
     telemetry = Telemetry()
     store = open_store(settings.store, local=settings.local)
     workers = Workers(settings, telemetry.heavy_batch, remote=settings.heavy_url is not None)
-    follower = Follower(store.local, settings, telemetry, doubt=store.doubt, workers=workers)
+    is_mirror = store.local is not store
+    follower = Follower(store.local, settings, telemetry, doubt=store.doubt, workers=workers, is_mirror=is_mirror)
     telemetry.serving.watch(lambda: (follower.is_ready, workers.heavy_waiting))
     feedback = feedback_log(settings, telemetry.feedback, lambda: follower.snapshot.served())
     counts, of_shadows = telemetry.shadow_feedback, lambda: follower.snapshot.shadows.values()
@@ -51,7 +53,9 @@ def create_app(settings: Settings) -> FastAPI:
         with feedback or nullcontext(), shadow_log or nullcontext(), workers, shadows:
             repeated = [(follower.poll, settings.poll_interval_s), (follower.apply_updates, settings.update_interval_s)]
             repeated.append((telemetry.serving.tell, TELL_S))
-            if store.local is not store:
+            if settings.heavy_url is not None:
+                repeated.append((follower.check_heavy, CHECK_S))
+            if is_mirror:
                 repeated.append((partial(follower.attempt, "refresh", store.refresh), settings.update_interval_s))
             # Threads of their own: updates wait neither for a release that loads nor for a route that does.
             try:
@@ -60,6 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
                         await polled()  # else this process would take requests that it cannot answer yet
                     telemetry.serving.listens()
                     yield
+                    follower.stop()
             finally:
                 follower.close()
 

@@ -9,20 +9,19 @@ from dataclasses import dataclass, field, replace
 from contracts.errors import ArtifactError
 from contracts.release import Release
 from indexing.store import DirectoryStore
+from indexing.stores import shown_store
 from service.ages import is_old
 from service.experiments import second_release
 from service.heavies import REMOTE, usual_survivors
+from service.heavy_watch import HeavyWatch, StoppingError, shown_host
 from service.overlays import Overlays, overlay_name, overlay_root
 from service.releases import Kind, LoadedRelease, Snapshot, load_release
 from service.settings import Settings
 from service.telemetry import Telemetry
-from service.warmup import wait_for_heavy, warm_up
+from service.warmup import warm_up
 from service.workers import Workers
 
 log = logging.getLogger(__name__)
-
-HEAVY_PATIENCE_S = 10.0
-"""How long a new release waits for another host to open its heavy ranker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +46,7 @@ class Follower:
         settings: Threads, policies, pauses.
         telemetry: Counts failures and shows what serves.
         workers: Ask the heavy host, where another host runs the heavy stage; None where this process does.
+        is_mirror: Whether the store is the copy of another one, empty until the first ``refresh``.
         doubt: Told of a release whose files could not be read, so that a mirror fetches what is damaged again.
     """
 
@@ -58,8 +58,10 @@ class Follower:
         *,
         doubt: Callable[[Release], None] = lambda release: None,
         workers: Workers | None = None,
+        is_mirror: bool = False,
     ) -> None:
-        self._workers = workers
+        self._stopping = threading.Event()
+        self._heavy = HeavyWatch(settings, workers, self._stopping)
         self._store, self._settings, self._telemetry, self._doubt = store, settings, telemetry, doubt
         self._overlays = Overlays(
             overlay_root(settings, store),
@@ -74,7 +76,7 @@ class Follower:
         self._failures: dict[str, Failure] = {}
         self._faults: dict[str, Failure] = {}
         self._held_before: list[LoadedRelease] = []
-        self._is_ready, self._is_stopping = False, False
+        self._is_ready, self._knows_store = False, not is_mirror
 
     @property
     def store(self) -> DirectoryStore:
@@ -91,8 +93,13 @@ class Follower:
 
     @property
     def faults(self) -> dict[str, Failure]:
-        """What stands against following the store's news, by what was being done: ``refresh``, ``updates``."""
-        return dict(self._faults)
+        """What stands against following the store's news, by what was being done: ``refresh``, ``updates``.
+
+        ``store`` is that it holds no release, ``heavy`` what is waited for or fails on the host of the heavy stage.
+        """
+        fault = self._heavy.fault(self._snapshot.loaded())
+        heavy = {} if fault is None else {"heavy": Failure(release_id="", error=fault.error, at=fault.at)}
+        return self._faults | heavy
 
     @property
     def loaded_at(self) -> dict[str, float]:
@@ -112,11 +119,11 @@ class Follower:
     @property
     def is_ready(self) -> bool:
         """True once every scenario of the store had a warm release, and from then on until the process stops."""
-        return self._is_ready and not self._is_stopping
+        return self._is_ready and not self._stopping.is_set()
 
     def stop(self) -> None:
-        """Be ready no more: the process is about to end, what it was asked is still answered."""
-        self._is_stopping = True
+        """Be ready no more and load nothing: the process is about to end, what it was asked is still answered."""
+        self._stopping.set()
 
     def poll(self, *, retry_failed: bool = False) -> None:
         """Load what the pointers name and is not served yet.
@@ -131,6 +138,8 @@ class Follower:
                 self._fail("", "", error)
                 return
             self._failures.pop("", None)
+            self._note_empty(is_empty=not scenarios)
+            self._heavy.begin()
             self._held_before = self._snapshot.loaded()  # what was first may become second
             for scenario in scenarios:
                 self._follow(scenario, retry_failed)
@@ -140,6 +149,21 @@ class Follower:
             self._held_before = []
             if scenarios and all(scenario in self._snapshot.releases for scenario in scenarios):
                 self._is_ready = True
+
+    def _note_empty(self, *, is_empty: bool) -> None:
+        """Tell that nothing can serve; of a mirror only once it holds what there is."""
+        if not is_empty:
+            self._faults.pop("store", None)
+        elif self._knows_store and "store" not in self._faults:
+            what = f"{shown_store(self._settings.store)}: holds no release yet, waiting for `adsieve index publish`"
+            log.warning("%s", what)
+            self._faults["store"] = Failure(release_id="", error=what, at=time.time())
+
+    def check_heavy(self) -> None:
+        """Note whether the host of the heavy stage is up, and ask it again where it failed."""
+        is_up = self._heavy.check(self._snapshot.loaded())
+        if self._settings.heavy_url is not None:
+            self._telemetry.heavy_host_up.labels(shown_host(self._settings.heavy_url)).set(is_up)
 
     def apply_updates(self) -> None:
         """Bring new updates into effect, and tell of them; what serves goes on whatever happens."""
@@ -168,6 +192,7 @@ class Follower:
             self._faults[what] = Failure(release_id="", error=f"{type(error).__name__}: {error}", at=time.time())
         else:
             self._faults.pop(what, None)
+            self._knows_store |= what == "refresh"
 
     def close(self) -> None:
         """Let another process of this host apply the updates."""
@@ -193,6 +218,8 @@ class Follower:
                 return
             self._serve(self._held(release) or self._load(release))
             self._failures.pop(scenario, None)
+        except StoppingError:
+            return
         except Exception as error:  # whatever is wrong with a release, what serves must go on serving
             self._fail(scenario, release_id, error)
             if scenario not in self._snapshot.releases:
@@ -221,6 +248,8 @@ class Follower:
                     self._snapshot = self._snapshot.with_release(loaded, kind)
                 log.info("release %s of %s is held for %s", release_id, scenario, kind)
             self._failures.pop(key, None)
+        except StoppingError:
+            return
         except Exception as error:
             self._fail(key, release_id, error)
             with self._swapping:
@@ -245,6 +274,8 @@ class Follower:
         return time.monotonic() - failure.tried < self._settings.failed_retry_s
 
     def _load(self, release: Release) -> LoadedRelease:
+        if self._stopping.is_set():
+            raise StoppingError("the process stops")
         try:
             loaded = load_release(
                 release,
@@ -259,10 +290,8 @@ class Follower:
         except (ArtifactError, OSError):
             self._doubt(release)
             raise
-        runner = self._workers.heavy if self._workers is not None and self._workers.is_remote else None
-        if runner is not None and loaded.heavy is not None:
-            wait_for_heavy(loaded, self._settings, runner, patience_s=HEAVY_PATIENCE_S)
-        num_requests = warm_up(loaded, self._settings, runner)
+        self._heavy.wait_for(loaded)
+        num_requests = warm_up(loaded, self._settings, self._heavy.runner)
         log.info("release %s loaded, warmed up with %d saved requests", release.release_id, num_requests)
         return loaded
 
@@ -277,6 +306,8 @@ class Follower:
         for name in self._older(scenario):
             try:
                 self._serve(self._load(self._store.release(scenario, name)))
+                return
+            except StoppingError:
                 return
             except Exception as error:
                 log.error("release %s of %s is refused too: %s", name, scenario, error)

@@ -2,7 +2,9 @@
 
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -16,11 +18,27 @@ from service.heavy import HeavyCall, HeavyUnavailableError
 from service.heavy_wire import PATH, decode_logits, encode_call
 from service.media import MSGPACK
 from service.posting import post
+from service.problems import KIND_PREFIX
 from service.settings import Settings
+
+NOT_RUN = f"{KIND_PREFIX}not-serving".encode()
+"""In the problem of a host that does not run the version that it is asked for."""
 
 
 class RemoteError(AdsieveError):
     """The heavy host refused a call, or its connection broke."""
+
+
+class NotRunError(RemoteError):
+    """The heavy host answers, but does not run this heavy ranker."""
+
+
+@dataclass(frozen=True)
+class HostFault:
+    """What another host fails with; ``at`` is Unix time."""
+
+    error: str
+    at: float
 
 
 class Pause:
@@ -34,7 +52,13 @@ class Pause:
     def __init__(self, failures: int, pause_s: float) -> None:
         self._limit, self._pause_s = failures, pause_s
         self._lock = threading.Lock()
-        self._failures, self._until = 0, 0.0
+        self._failures, self._until, self._error = 0, 0.0, ""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the host is left alone."""
+        with self._lock:
+            return self._failures >= self._limit
 
     def check(self) -> None:
         """Let a call pass.
@@ -48,13 +72,13 @@ class Pause:
             left_s = self._until - time.monotonic()
             if left_s > 0:
                 detail = f"the heavy host failed {self._failures} times in a row, it is asked again in {left_s:.1f} s"
-                raise HeavyUnavailableError("failed", detail)
+                raise HeavyUnavailableError("failed", f"{detail}; its last error: {self._error}")
             self._until = time.monotonic() + self._pause_s  # this call tries, the others wait for what becomes of it
 
-    def note(self, *, failed: bool) -> None:
-        """What became of a call."""
+    def note(self, error: str | None) -> None:
+        """What a call failed with; None where it did not."""
         with self._lock:
-            self._failures = self._failures + 1 if failed else 0
+            self._failures, self._error = (0, "") if error is None else (self._failures + 1, error)
             if self._failures == self._limit:
                 self._until = time.monotonic() + self._pause_s
 
@@ -78,6 +102,7 @@ class RemoteRunner:
             self._headers["Authorization"] = f"Bearer {token}".encode()  # a text would be sent as Latin-1
         self._pause = Pause(settings.heavy_failures, settings.heavy_pause_s)
         self._lock = threading.Lock()
+        self._faults: dict[str, HostFault] = {}
         self._open = 0
         self._pool: urllib3.PoolManager | None = None
         self._threads: ThreadPoolExecutor | None = None
@@ -117,6 +142,18 @@ class RemoteRunner:
         future.add_done_callback(self._closed)
         return future
 
+    def fault(self, versions: Iterable[str]) -> HostFault | None:
+        """What the last call for one of these heavy rankers failed with, the latest of them."""
+        with self._lock:
+            faults = dict(self._faults)
+        found = [faults[version] for version in versions if version in faults]
+        if not found:
+            return None
+        last = max(found, key=lambda fault: fault.at)
+        if self._pause.is_on:
+            return HostFault(f"left alone for a while after its failures, the last: {last.error}", last.at)
+        return last
+
     def _closed(self, future: "Future[np.ndarray]") -> None:
         with self._lock:
             self._open -= 1
@@ -130,9 +167,15 @@ class RemoteRunner:
         try:
             logits = decode_logits(self._post(body, end), call)
         except Exception as error:
-            self._pause.note(failed=True)
-            raise _told(error, self._url, left_s) from error
-        self._pause.note(failed=False)
+            told = _told(error, self._url, left_s)
+            with self._lock:
+                self._faults[call.heavy.version] = HostFault(str(told), time.time())
+            # A host that lacks one version answers for others: no reason to leave it alone.
+            self._pause.note(None if isinstance(told, NotRunError) else str(told))
+            raise told from error
+        with self._lock:
+            self._faults.pop(call.heavy.version, None)
+        self._pause.note(None)
         return logits
 
     def _post(self, body: bytes, end: float) -> bytes:
@@ -147,7 +190,8 @@ class RemoteRunner:
             raise RuntimeError("the application is over")
         answer = post(self._pool, self._url, body, self._headers, end)
         if answer.status != 200:
-            raise RemoteError(f"{answer.status}: {answer.body[:300].decode(errors='replace')}")
+            kind = NotRunError if answer.status == 503 and NOT_RUN in answer.body else RemoteError
+            raise kind(f"{self._url}: {answer.status}: {answer.body[:300].decode(errors='replace')}")
         return answer.body
 
 

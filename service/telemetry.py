@@ -88,6 +88,13 @@ class Telemetry:
             buckets=SECONDS,
             registry=registry,
         )
+        self.heavy_host_up = Gauge(
+            "adsieve_heavy_host_up",
+            "1 where the last call to the host of the heavy stage succeeded, 0 where it failed.",
+            ["host"],
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
         self.release_failures = Counter(
             "adsieve_release_failures",
             "Releases that could not be loaded and were refused.",

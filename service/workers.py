@@ -67,6 +67,11 @@ class Workers:
         return self._heavy
 
     @property
+    def remote(self) -> RemoteRunner | None:
+        """What asks the host of the heavy stage; None where there is none, and before the application begins."""
+        return self._heavy if isinstance(self._heavy, RemoteRunner) else None
+
+    @property
     def heavy_waiting(self) -> int:
         """Calls of this process that wait for the heavy ranker, or for a connection to its host."""
         return self._num_waiting()

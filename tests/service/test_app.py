@@ -325,12 +325,18 @@ def test_a_deadline_that_passed_in_the_queue_is_a_503(client, body):
     assert response.headers["retry-after"] == "1"
 
 
-def test_an_empty_store_is_alive_but_not_ready_until_a_release_is_published(tmp_path, artifacts, body):
+def test_an_empty_store_is_alive_but_not_ready_until_a_release_is_published(tmp_path, artifacts, body, caplog):
     with TestClient(create_app(Settings(store=tmp_path / "store", engine_threads=1, poll_interval_s=0.05))) as client:
         assert client.get("/health/live").json() == {"live": True}
         assert client.get("/health/ready").status_code == 503
-        state = {"ready": False, "loading": 0, "serving": {}, "old": [], "refused": [], "faults": []}
-        assert client.get("/health/ready").json() == state
+        wait_until(lambda: client.get("/health/ready").json()["faults"])
+        state = client.get("/health/ready").json()
+        (fault,) = state.pop("faults")
+        assert state == {"ready": False, "loading": 0, "serving": {}, "old": [], "refused": []}
+        assert fault["what"] == "store"
+        message = f"{tmp_path / 'store'}: holds no release yet, waiting for `adsieve index publish`"
+        assert fault["error"] == message
+        assert caplog.messages.count(message) == 1
         response = client.post("/rank", json=body)
         assert assert_problem(response, 503)["detail"] == "no release is loaded"
         assert response.headers["retry-after"] == "1"

@@ -171,16 +171,16 @@ def test_a_host_that_is_down_is_left_alone_after_some_failures_and_found_again(s
 def test_after_a_pause_one_call_tries():
     pause = Pause(failures=2, pause_s=0.05)
     pause.check()
-    pause.note(failed=True)
+    pause.note("refused")
     pause.check()
-    pause.note(failed=True)
+    pause.note("refused")
     with pytest.raises(HeavyUnavailableError):
         pause.check()
     time.sleep(0.06)
     pause.check()
     with pytest.raises(HeavyUnavailableError):
         pause.check()
-    pause.note(failed=False)
+    pause.note(None)
     pause.check()
     pause.check()
 
