@@ -1,4 +1,4 @@
-"""On the event loop too, requests that come at once are counted in before one of them is ranked: too many are refused."""
+"""On the event loop too, requests that come at once are counted in before one is ranked, and too many are refused."""
 
 import asyncio
 
