@@ -8,6 +8,10 @@ deviations, and the population stability index over a coarse histogram,
 less what it would be by chance in so few rows, ``(bins - 1) * (1 / rows found + 1 / rows trained)``. The training side
 is the bundle's ``profile.json``; a bundle without one is not compared. Source of the index: credit scoring, where .1 to
 .25 counts as a moderate change and more as a large one.
+
+A heavy ranker of all scenarios was trained on ads of all of them, an index holds those of one: their spread and means
+differ by construction. Of such a model only shares are warned of, and only where no mixture explains them; that values
+moved is told by the two-tower bundle, which is of the index's scenario. What is found is reported of both.
 """
 
 from collections.abc import Mapping
@@ -28,6 +32,9 @@ PROFILE_FILE = "profile.json"
 MORE, MEAN_SHIFT, LARGE_PSI = 0.05, 0.5, 0.25
 """From these differences on a feature is worth a warning: of the share that is missing or out of vocabulary, of the
 mean in standard deviations, and the index. Shares and means must differ by three standard errors more."""
+OF_ALL_SCENARIOS = 4.0
+"""What a model of all scenarios saw of one that is a quarter of its training data: that scenario's share may be so many
+times the share over all."""
 _VALUES_A_BIN = 10
 """Of fewer the index says more of chance than of them."""
 _SMALLEST_SHARE = 1e-4
@@ -76,6 +83,7 @@ class AdProfile:
         features: Of ``profile.json``: a feature that the schema has and this lacks is not compared.
         dense: Columns of floats.
         bags: Columns of ids.
+        is_mixed: Whether they are of all scenarios, and a catalogue is of one.
     """
 
     def __init__(
@@ -84,8 +92,10 @@ class AdProfile:
         features: Mapping[str, Mapping[str, Any]],
         dense: tuple[FloatColumn, ...],
         bags: tuple[IdColumn, ...],
+        *,
+        is_mixed: bool = False,
     ) -> None:
-        self._rows, self._features = rows, features
+        self._rows, self._features, self._is_mixed = rows, features, is_mixed
         self._dense = [column for column in dense if column.name in features]
         self._bags = [column for column in bags if "groups" in features.get(column.name, {})]
         self._histograms = {
@@ -118,6 +128,7 @@ class AdProfile:
         ads = max(coverage.rows, 1)
         found: dict[str, Any] = {
             "rows": counts.rows,
+            "trained_on": "all scenarios" if self._is_mixed else "this scenario",
             "missing": coverage.missing.get(name, 0) / ads,
             "missing_trained": trained["missing"],
             "out_of_vocabulary": coverage.out_of_vocabulary.get(name, 0) / ads,
@@ -141,7 +152,8 @@ def ad_profile(bundle: Bundle) -> AdProfile | None:
     if profile is None:
         return None
     layout = side_layout(bundle.schema, "ad")
-    return AdProfile(profile["rows"], profile["features"], layout.dense, layout.bags)
+    is_mixed = bundle.manifest.scenario is None
+    return AdProfile(profile["rows"], profile["features"], layout.dense, layout.bags, is_mixed=is_mixed)
 
 
 def stability_index(counts: np.ndarray, shares: np.ndarray, *, trained_rows: int) -> float | None:
@@ -199,13 +211,20 @@ def _percent(share: float) -> str:
 def _more(found: Mapping[str, Any], key: str, words: str) -> list[str]:
     share, trained = found[key], found[f"{key}_trained"]
     by_chance = 3 * sqrt(max(trained * (1 - trained), 0.0) / max(found["rows"], 1))
-    if share <= trained + MORE + by_chance:
+    expected, of_all = (trained * OF_ALL_SCENARIOS, " of all scenarios") if _is_mixed(found) else (trained, "")
+    if share <= expected + MORE + by_chance:
         return []
-    return [f"{_percent(share)} {words}, {_percent(trained)} in training"]
+    return [f"{_percent(share)} {words}, {_percent(trained)} in training{of_all}"]
+
+
+def _is_mixed(found: Mapping[str, Any]) -> bool:
+    return found.get("trained_on") == "all scenarios"
 
 
 def _moved(found: Mapping[str, Any]) -> list[str]:
-    causes = []
+    causes: list[str] = []
+    if _is_mixed(found):
+        return causes
     shift = found.get("mean_shift")
     if shift is not None and abs(shift) > MEAN_SHIFT + 3 / sqrt(found["rows"]):
         way = "above" if shift > 0 else "below"
