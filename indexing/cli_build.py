@@ -142,10 +142,10 @@ def updates_of(store: str | None, local: Path | None) -> "tuple[UpdateLog | None
 def _of_empty(store: str, root: Path) -> list[str]:
     """What to tell of a store without releases and updates: right before the first publish, and a typo later."""
     from contracts.errors import InputError
-    from indexing.store_files import FOLDERS
+    from indexing.store_files import foreign
 
-    found = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
-    if "://" not in store and found and not FOLDERS & set(found):
+    found = foreign(root)
+    if "://" not in store and found:
         raise InputError(
             f"--store {store}: holds {', '.join(found[:3])} and is no store; expected a directory that `adsieve index "
             "publish` filled, or one that it is still to make"

@@ -29,6 +29,7 @@ from contracts.progress import progress
 from contracts.records import STATUSES
 from indexing.arrays import release_pages
 from indexing.index import Index
+from indexing.store_files import refuse_inside
 
 SUFFIX = ".parquet"
 SCORE = (
@@ -164,6 +165,7 @@ def _appearing(out: Path) -> Iterator[Path]:
 
     Readers of Parquet elsewhere take every file of a directory for data, so there is no mark of completion in it.
     """
+    refuse_inside(out)
     _refuse_existing(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     aside, lock = create_aside(out)

@@ -31,6 +31,7 @@ from indexing.index import Index
 from indexing.manifest import index_version, now
 from indexing.overlay_content import NewAd, content_table
 from indexing.shift import AdProfile, ShiftCounts, ad_profile, shift_warnings
+from indexing.store_files import refuse_inside
 from indexing.update_log import UpdateLog
 
 HEAVY = "heavy"
@@ -53,8 +54,9 @@ def reencode_index(*, index: Path, heavy: Path, ads: Ads, out: Path, updates: Up
         LogError: The dataset lacks columns, ads of the index, or holds values that the bundle cannot take.
         ArtifactError: The index or the bundle is truncated or altered.
         WrongArtifactError: They are not of one scenario, or the bundle lacks tasks.
-        InputError: ``out`` exists.
+        InputError: ``out`` exists, or is inside of a store.
     """
+    refuse_inside(out)
     source, bundle = Index.open(index), open_bundle(heavy, kind="heavy")
     _check_pair(source, bundle)
     dataset = open_dataset(*([ads] if isinstance(ads, str | Path) else ads))

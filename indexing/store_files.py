@@ -30,13 +30,14 @@ from contracts.bundle import BundleManifest, open_bundle
 from contracts.errors import ArtifactError, InputError
 from contracts.release import IndexManifest, Release, check_pairing
 from indexing.lost_log import NOTE
+from indexing.overlay_stops import HOSTS, STOPS
 from indexing.update_log import UpdateLog
 
 BUNDLES: Literal["bundles"] = "bundles"
 INDEXES: Literal["indexes"] = "indexes"
 RELEASES, CURRENT, COPIES, UPDATES = "releases", "current", "copies", "updates"
 FOLDERS = frozenset({BUNDLES, INDEXES, RELEASES, CURRENT, COPIES, UPDATES})
-_BESIDE = frozenset({"hosts", "stops", "overlays", "lost+found", NOTE})
+_BESIDE = frozenset({NOTE, HOSTS, STOPS, "overlays", "lost+found"})
 """What a service that waits for the first release, or the file system, leaves in the directory of a store."""
 
 Kind = Literal["bundles", "indexes"]
@@ -91,9 +92,10 @@ class Parts:
 
 
 def is_store(root: Path) -> bool:
-    """Whether a directory is a store, or what is left of one: no other has two of its folders."""
+    """Whether a directory is a store, or what is left of one that lost some of its folders."""
     found = {name for name in FOLDERS if (root / name).is_dir()}
-    return len(found) > 1 and not found.isdisjoint({RELEASES, CURRENT, COPIES})
+    of_records = found & {RELEASES, CURRENT, COPIES}
+    return len(of_records) > 1 or (len(of_records) == 1 and found >= {BUNDLES, INDEXES})
 
 
 def foreign(root: Path) -> list[str]:
@@ -110,6 +112,16 @@ def require_room(root: Path) -> None:
         raise InputError(
             f"{root}: holds {', '.join(found[:3])} and is no store; expected a directory that `adsieve index publish` "
             "filled, or an empty one, or one that it is still to make"
+        )
+
+
+def refuse_inside(out: Path) -> None:
+    """Refuse to make anything inside of a store, with an InputError: what no release names there is removed."""
+    store = next((path for path in Path(out).resolve().parents if is_store(path)), None)
+    if store is not None:
+        raise InputError(
+            f"{out}: is inside of the store {store}, where `adsieve index prune` removes what no release names; "
+            "expected a directory elsewhere"
         )
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from contracts.artifact import refuse_existing, write_json
 from contracts.errors import AdsieveError, InputError
+from indexing.store_files import refuse_inside
 
 SUFFIX = ".work"
 INPUTS = "inputs.json"
@@ -39,11 +40,13 @@ def work_directory(target: Path, inputs: Mapping[str, Any]) -> Iterator[Path]:
         inputs: What the job reads and does, as JSON keeps it. What a job of other inputs left is removed.
 
     Raises:
-        InputError: ``target`` exists and is not an empty directory, or another process is making it now.
+        InputError: ``target`` exists and is not an empty directory, is inside of a store, or another process is
+            making it now.
         AdsieveError: The disk is full.
     """
     target = Path(target).absolute()
     path = target.parent / f".{target.name}{SUFFIX}"
+    refuse_inside(target)
     _refuse_existing(target, path)
     target.parent.mkdir(parents=True, exist_ok=True)
     lock = _lock(path, target)

@@ -134,8 +134,28 @@ def test_a_directory_that_holds_something_else_is_no_store(parts: Path, publish:
     for name in ("empty", "waited"):
         (tmp_path / name).mkdir()
     (tmp_path / "waited" / "hosts").mkdir()  # of a service that waits for the first release
-    for name in ("empty", "waited", "new"):
+    DirectoryStore(tmp_path / "updated").append_updates([])
+    for name in ("empty", "waited", "updated", "new"):
         assert publish(DirectoryStore(tmp_path / name)).number == 1
+
+
+@pytest.mark.parametrize("command", ["build", "reencode", "export"])
+def test_nothing_is_made_inside_of_a_store(
+    store: DirectoryStore, parts: Path, ads: Path, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "linked").symlink_to(store.root / "indexes")
+    two_tower, index, heavy = str(parts / "two_tower"), str(parts / "index"), str(parts / "heavy")
+    options = {
+        "build": ["--two-tower", two_tower, "--ads", str(ads)],
+        "reencode": ["--index", index, "--heavy", heavy, "--ads", str(ads)],
+        "export": ["--index", index],
+    }[command]
+    before = files(store)
+    for out in (store.root / "indexes" / "new", store.root / "a" / "b", tmp_path / "linked" / "new"):
+        found = CliRunner().invoke(app, [command, *options, "--out", str(out)])
+        assert isinstance(found.exception, InputError), found.output
+        assert "is inside of the store" in str(found.exception)
+    assert files(store) == before
 
 
 def test_only_what_a_manifest_names_comes_into_the_store(parts: Path, tmp_path: Path) -> None:
