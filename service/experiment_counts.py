@@ -13,7 +13,12 @@ class ExperimentCounts:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._arms = Counter("adsieve_arm_requests", "Answers by arm of their split.", ["arm"], registry=registry)
+        self._arms = Counter(
+            "adsieve_arm_requests",
+            "Answers by arm of their split; one to a mixed list counts for each scenario.",
+            ["scenario", "arm"],
+            registry=registry,
+        )
         self._shadows = Counter(
             "adsieve_shadow_requests",
             "Requests for a shadow: ranked, dropped since too many waited, or failed.",
@@ -28,9 +33,16 @@ class ExperimentCounts:
             registry=registry,
         )
 
-    def arm(self, name: str) -> None:
-        """Note an answer of an arm."""
-        self._arms.labels(name).inc()
+    def arm(self, scenario: str, arm: str) -> None:
+        """Note an answer.
+
+        Args:
+            scenario: Of the request.
+            arm: As the answer names it, such as ``b``, or ``shopping=b,standard=a``.
+        """
+        for part in arm.split(","):
+            before, _, name = part.rpartition("=")
+            self._arms.labels(before or scenario, name).inc()
 
     def shadow(self, result: str) -> None:
         """Note what became of a request for a shadow."""

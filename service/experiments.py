@@ -8,9 +8,10 @@ from collections.abc import Mapping
 
 import xxhash
 
-from contracts.errors import InputError
+from contracts.errors import AdsieveError, InputError
 from contracts.release import Release
 from indexing.store import DirectoryStore
+from indexing.store_recovery import readable_releases
 from service.api import RankRequest
 from service.releases import Snapshot
 from service.routing import AUTO
@@ -30,10 +31,18 @@ def second_release(store: DirectoryStore, scenario: str, wanted: str) -> Release
         InputError: The store keeps none of this name, or no previous one.
     """
     if wanted != PREVIOUS:
-        return store.release(scenario, wanted)
+        try:
+            return store.release(scenario, wanted)
+        except AdsieveError:
+            known = readable_releases(store.root, scenario)
+            if wanted in known:
+                raise
+            message = f"scenario {scenario!r} has no release {wanted!r}; it has: {', '.join(known) or 'none'}"
+            raise InputError(message) from None
     names = store.names(scenario)
     if len(names) < 2:
-        raise InputError(f"scenario {scenario!r} has no previous release, expected one to be a second one of")
+        has = f"it has: {', '.join(names) or 'none'}"
+        raise InputError(f"scenario {scenario!r} has no previous release to be its second one; {has}")
     return store.release(scenario, names[1])
 
 

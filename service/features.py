@@ -46,7 +46,7 @@ class FeatureNotes:
 def note_unknown(
     query: Mapping[str, Any], pair: Mapping[str, Any], releases: Sequence[LoadedRelease], settings: Settings
 ) -> list[str]:
-    """Dotted names of features, and of fields of histories, that no model of ``releases`` reads.
+    """Dotted names of features, and of fields of histories, that no model of ``releases`` reads, nor a split of users.
 
     Raises:
         RequestError: There is one and the policy refuses it.
@@ -54,6 +54,9 @@ def note_unknown(
     known = releases[0].known_features
     if len(releases) > 1:
         known = known.union(*(release.known_features for release in releases[1:]))
+    if settings.ab:
+        splits = [settings.ab[loaded.scenario] for loaded in releases if loaded.scenario in settings.ab]
+        known = known.union(f"query.{split.key}" for split in splits)  # it is read to split users
     unknown = [name for name in _given_names(query, pair, known) if name not in known]
     if unknown and settings.unknown_features == "refuse":
         raise RequestError("unknown feature, no model of this scenario reads it", field=unknown[0])

@@ -121,6 +121,15 @@ class Follower:
         """True once every scenario of the store had a warm release, and from then on until the process stops."""
         return self._is_ready and not self._stopping.is_set()
 
+    @property
+    def wanted_seconds(self) -> list[tuple[Kind, str, str, float]]:
+        """Second releases that the settings name: for what, scenario, which one, and its share."""
+        settings = self._settings
+        return [
+            *(("arms", scenario, split.release, split.share) for scenario, split in settings.ab.items()),
+            *(("shadows", scenario, shadow.release, shadow.share) for scenario, shadow in settings.shadow.items()),
+        ]
+
     def stop(self) -> None:
         """Be ready no more and load nothing: the process is about to end, what it was asked is still answered."""
         self._stopping.set()
@@ -227,11 +236,7 @@ class Follower:
 
     def _follow_seconds(self, retry_failed: bool) -> None:
         """Hold the second releases that the settings name, for splits and shadows."""
-        wanted: list[tuple[Kind, str, str]] = [
-            *(("arms", scenario, split.release) for scenario, split in self._settings.ab.items()),
-            *(("shadows", scenario, shadow.release) for scenario, shadow in self._settings.shadow.items()),
-        ]
-        for kind, scenario, name in wanted:
+        for kind, scenario, name, _ in self.wanted_seconds:
             self._follow_second(kind, scenario, name, retry_failed)
 
     def _follow_second(self, kind: Kind, scenario: str, name: str, retry_failed: bool) -> None:

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from contracts.bundle import open_bundle
 from contracts.errors import AdsieveError, MismatchError, RequestError
 from indexing.store import DirectoryStore
-from indexing.stores import open_store
+from indexing.stores import open_store, shown_store
 from service.batching import QueueFullError
 from service.body import read_body
 from service.deadline import Deadline, DeadlineError
@@ -76,12 +76,22 @@ class HeavyHost:
             except Exception as error:
                 self._fail("", error)
                 return
-            self.failures.pop("", None)
+            self._note_empty(is_empty=not wanted)
             for version, path in wanted.items():
                 if version not in self.heavies and not self._is_paused(version):
                     self._open(version, path)
             self.heavies = {version: heavy for version, heavy in self.heavies.items() if version in wanted}
-            self.failures = {version: text for version, text in self.failures.items() if version in wanted}
+            named = {*wanted, ""}
+            self.failures = {version: text for version, text in self.failures.items() if version in named}
+
+    def _note_empty(self, *, is_empty: bool) -> None:
+        """Tell that there is nothing to run; and forget that the store could not be read."""
+        what = f"{shown_store(self._settings.store)}: no release names a heavy ranker yet, waiting for one"
+        if not is_empty:
+            self.failures = {version: text for version, text in self.failures.items() if version}
+        elif self.failures.get("") != what:
+            log.info("%s", what)
+            self.failures = self.failures | {"": what}
 
     def _wanted(self) -> dict[str, Path]:
         wanted = {}

@@ -49,10 +49,26 @@ class ServingRelease(msgspec.Struct, frozen=True, kw_only=True):
     available: list[str]
 
 
+class SecondRelease(msgspec.Struct, frozen=True, kw_only=True):
+    """A release that the settings hold beside the one that serves, for a ``share`` of users (``arms``) or of requests
+    (``shadows``). ``wanted`` is what they name; ``release_id`` is None while none of that name is loaded."""
+
+    scenario: str
+    kind: str
+    wanted: str
+    share: float
+    release_id: str | None
+    two_tower: str | None
+    heavy: str | None
+    index: str | None
+    update: int | None
+
+
 class Releases(msgspec.Struct, frozen=True, kw_only=True):
-    """All scenarios of the store, the releases that were refused, and faults in following the store."""
+    """All scenarios of the store, what is held beside, the releases that were refused, and faults in following."""
 
     serving: list[ServingRelease]
+    second: list[SecondRelease]
     refused: list[RefusedRelease]
     faults: list[Fault]
 
@@ -90,6 +106,7 @@ def releases(follower: Follower) -> Releases:
     scenarios = sorted({*follower.store.scenarios(), *follower.snapshot.releases})
     return Releases(
         serving=[serving_release(follower, scenario) for scenario in scenarios],
+        second=_second(follower),
         refused=_refused(follower.failures),
         faults=_faults(follower),
     )
@@ -114,6 +131,27 @@ def serving_release(follower: Follower, scenario: str) -> ServingRelease:
         current=current.release_id if current else None,
         available=[release.release_id for release in follower.store.list(scenario)],
     )
+
+
+def _second(follower: Follower) -> list[SecondRelease]:
+    snapshot, held = follower.snapshot, []
+    for kind, scenario, wanted, share in follower.wanted_seconds:
+        loaded = getattr(snapshot, kind).get(scenario)
+        position = loaded.live.position if loaded else None
+        held.append(
+            SecondRelease(
+                scenario=scenario,
+                kind=kind,
+                wanted=wanted,
+                share=share,
+                release_id=loaded.release.release_id if loaded else None,
+                two_tower=loaded.release.two_tower if loaded else None,
+                heavy=loaded.release.heavy if loaded else None,
+                index=loaded.release.index if loaded else None,
+                update=position.seq if position else None,
+            )
+        )
+    return held
 
 
 def _refused(failures: dict[str, Failure]) -> list[RefusedRelease]:

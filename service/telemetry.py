@@ -122,7 +122,7 @@ class Telemetry:
         """Count one ranked request."""
         response = outcome.response
         if response.arm is not None:
-            self.experiments.arm(response.arm)
+            self.experiments.arm(next(iter(response.release)), response.arm)
         for stage, seconds in self._stages.items():
             seconds.observe(getattr(response.timing_ms, stage) / 1000)
         self.candidates.observe(outcome.num_candidates)

@@ -9,13 +9,14 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
+from contracts.errors import InputError
 from indexing.update_record import Update
 from service.app import create_app
 from service.deadline import Deadline
-from service.experiments import is_shadowed, split_users
+from service.experiments import is_shadowed, second_release, split_users
 from service.follower import Follower
 from service.ranker import rank
-from service.releases import Snapshot
+from service.releases import Snapshot, load_release
 from service.settings import Settings, ShadowRelease, Split
 from service.telemetry import Telemetry
 from service.wire import decode_request
@@ -118,6 +119,80 @@ def test_a_follower_holds_second_releases_and_follows_them(own_world, own_settin
     follower.apply_updates()
     assert follower.faults == {}
     follower.close()
+
+
+def test_an_unknown_second_release_is_told_with_those_that_there_are(own_world):
+    first = own_world.store.current("standard").release_id
+    second = own_world.publish("standard", 1).release_id
+    own_world.store.rollback("standard")
+    with pytest.raises(InputError) as refused:
+        second_release(own_world.store, "standard", "standard-gone")
+    message = str(refused.value)
+    assert message.startswith("scenario 'standard' has no release 'standard-gone'; it has: ")
+    assert set(message.partition("it has: ")[2].split(", ")) == {first, second}  # as `rollback --to` tells
+    assert second_release(own_world.store, "standard", second).release_id == second
+    for wanted in ("previous", "video-1"):
+        with pytest.raises(InputError, match="scenario 'video' has no .*; it has: none"):
+            second_release(own_world.store, "video", wanted)
+    with pytest.raises(InputError, match="no previous release to be its second one; it has: shopping-"):
+        second_release(own_world.store, "shopping", "previous")
+
+
+def test_the_service_is_not_ready_before_its_second_releases_are_loaded(own_world, own_settings, monkeypatch):
+    own_world.publish("standard", 1)
+    settings = own_settings.model_copy(update={"ab": {"standard": Split(release="previous", share=1.0)}})
+    follower, seen = Follower(own_world.store, settings, Telemetry()), []
+
+    def watched(*arguments, **options):
+        seen.append((follower.is_ready, sorted(follower.snapshot.releases)))
+        return load_release(*arguments, **options)
+
+    monkeypatch.setattr("service.follower.load_release", watched)
+    follower.poll()
+    assert seen[-1] == (False, ["shopping", "standard"])  # the arm comes last
+    assert len(seen) == 3
+    assert follower.is_ready
+    assert follower.snapshot.arms["standard"].release.release_id == own_world.store.names("standard")[1]
+    follower.close()
+
+
+def test_second_releases_are_shown_and_their_answers_counted_by_scenario(own_world, own_settings, example_query):
+    second = own_world.publish("standard", 1)
+    first = own_world.store.names("standard")[1]
+    settings = own_settings.model_copy(
+        update={
+            "ab": {
+                "standard": Split(release="previous", share=1.0),
+                "shopping": Split(release="shopping-gone", share=0.5),
+            },
+            "shadow": {"standard": ShadowRelease(release=first, share=0.0)},
+        }
+    )
+    body = {"scenario": "standard", "query": example_query(1) | {"user_id": "u1"}, "candidates": ["standard-1"]}
+    with TestClient(create_app(settings)) as client:
+        wait_until(lambda: client.get("/health/ready").status_code == 200)
+        answer = client.post("/rank", json=body).json()
+        assert answer["arm"] == "b"
+        assert answer["warnings"] == []  # the key of the split is known, though no model reads it
+        other = client.post("/rank", json=body | {"query": body["query"] | {"user_idd": "u1"}}).json()
+        assert other["warnings"] == ["unknown feature query.user_idd ignored"]
+        assert client.post("/rank", json=body | {"scenario": "auto"}).json()["arm"] == "shopping=a,standard=b"
+        metrics, releases = client.get("/metrics").text, client.get("/releases").json()
+    for scenario, arm, count in (("standard", "b", 3.0), ("shopping", "a", 1.0)):
+        assert f'adsieve_arm_requests_total{{arm="{arm}",scenario="{scenario}"}} {count}' in metrics
+    (standard,) = [one for one in releases["serving"] if one["scenario"] == "standard"]
+    assert standard["release_id"] == second.release_id
+    shown = {(one["kind"], one["scenario"]): one for one in releases["second"]}
+    assert shown.keys() == {("arms", "standard"), ("arms", "shopping"), ("shadows", "standard")}
+    assert shown["arms", "standard"] == shown["shadows", "standard"] | {
+        "kind": "arms",
+        "wanted": "previous",
+        "share": 1.0,
+    }
+    assert shown["arms", "standard"]["release_id"] == first
+    assert shown["arms", "standard"]["two_tower"] == answer["release"]["standard"]["two_tower"]
+    assert shown["arms", "shopping"]["release_id"] is None
+    assert shown["arms", "shopping"]["wanted"] == "shopping-gone"
 
 
 def test_a_second_release_that_is_gone_is_told_and_costs_no_answer(own_world, own_settings):
