@@ -10,12 +10,13 @@ import uvicorn
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
+from indexing.store import DirectoryStore
 from service import heavy_watch
 from service.api import Degraded
 from service.app import create_app
 from service.deadline import Deadline
 from service.follower import Follower
-from service.heavy_role import create_heavy_app
+from service.heavy_role import HeavyHost, create_heavy_app
 from service.heavy_watch import HeavyWatch, StoppingError, shown_host
 from service.ranker import rank
 from service.remote_heavy import NotRunError, RemoteRunner
@@ -177,3 +178,15 @@ def test_a_host_without_one_version_is_not_left_alone(settings, snapshot, not_se
 
 def test_no_password_is_shown():
     assert shown_host("https://user:secret@heavy:8001/path") == "heavy:8001"
+
+
+def test_a_heavy_host_of_an_empty_store_says_so_until_there_is_something_to_run(tmp_path, artifacts, settings):
+    store = DirectoryStore(tmp_path / "store")
+    host = HeavyHost(store, settings.model_copy(update={"store": store.root}))
+    host.poll()
+    assert not host.is_ready
+    assert host.failures == {"": f"{store.root}: no release names a heavy ranker yet, waiting for one"}
+    store.publish(two_tower=artifacts / "shopping-0", heavy=artifacts / "heavy", index=artifacts / "shopping-0-index")
+    host.poll()
+    assert host.is_ready
+    assert host.failures == {}
