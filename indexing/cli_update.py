@@ -12,6 +12,7 @@ from indexing.cli_options import Local, Store, store_to_change
 
 if TYPE_CHECKING:
     from indexing.stores import Store as OpenStore
+    from indexing.update_checks import ContentChecks
     from indexing.update_record import Update
 
 Files = Annotated[
@@ -55,9 +56,11 @@ def update(
     """Update ads while services run: all of the input is checked first, and all of it is taken, or nothing.
 
     State (takedown, status, bid, budget) holds for every release, also those to come and those rolled back to. New and
-    changed ads are embedded by each release that serves. The printed position is what a service's status shows when
-    the updates are in effect.
+    changed ads are embedded by each release that serves. The updates are in effect once `update` of the scenario in a
+    service's `/releases` is at the printed position. Rows of Parquet that are of a scenario without a release are
+    passed over and counted.
     """
+    from contracts.config_errors import one_of
     from contracts.errors import InputError
     from indexing.update_checks import ContentChecks
     from indexing.update_warnings import require_no_lost_log, warnings
@@ -70,11 +73,16 @@ def update(
         _require_a_store(opened, shown_store(store))
     checks = ContentChecks(opened)
     options = {name: given or [] for name, given in by_hand.items()}
-    updates = [*_from_files(files or [], checks.left_out), *_from_options(options)]
+    updates = [*_from_files(files or [], checks), *_from_options(options)]
+    told = checks.told_passed_over()
+    if told is not None and not updates:
+        raise InputError(f"nothing to update: {told}; expected rows of {one_of(opened.scenarios())}")
     checks.check(updates)
     carried = _set_aside(opened) if new_log else []
     if not new_log:
         require_no_lost_log(opened)
+    if told is not None:
+        print(f"warning: {told}", file=sys.stderr)
     for warning in warnings(opened, [one for _, one in updates], now_us=_now_us()):
         print(f"warning: {warning}", file=sys.stderr)
     position = opened.append_updates([*carried, *(one for _, one in updates)]) if updates or new_log else None
@@ -82,12 +90,13 @@ def update(
     unread = sorted(checks.unread)
     if json:
         at = None if position is None else {"log": position.log, "seq": position.seq}
-        print_json({"updates": len(updates), "contents": contents, "position": at, "unread_features": unread})
+        counts = {"updates": len(updates), "contents": contents, "passed_over": checks.passed_over}
+        print_json({**counts, "position": at, "unread_features": unread})
         return
     if unread:
         print(f"features that no current model reads, kept for later ones: {', '.join(unread)}", file=sys.stderr)
     where = "nothing was appended" if position is None else f"position {position.seq} of log {position.log}"
-    print(f"{shown_store(store)}: {len(updates):,} updates, {contents:,} of them new or changed ads; {where}")
+    print(f"{shown_store(store)}: {len(updates):,} updates, {contents:,} of them with content of an ad; {where}")
 
 
 def _require_a_store(opened: "OpenStore", name: str) -> None:
@@ -122,7 +131,7 @@ def _set_aside(opened: "OpenStore") -> "list[Update]":
     return stops
 
 
-def _from_files(files: list[str], left_out: dict[str, str]) -> "Iterator[tuple[str, Update]]":
+def _from_files(files: list[str], checks: "ContentChecks") -> "Iterator[tuple[str, Update]]":
     from contracts.errors import InputError
     from indexing.update_input import read_lines
     from indexing.update_parquet import read_parquet
@@ -134,7 +143,7 @@ def _from_files(files: list[str], left_out: dict[str, str]) -> "Iterator[tuple[s
         elif not Path(name).is_file():
             raise InputError(f"{name}: no such file, expected JSON Lines or Parquet")
         elif _is_parquet(Path(name)):
-            yield from read_parquet(Path(name), left_out)
+            yield from checks.of_served(read_parquet(Path(name), checks.left_out))
         else:
             with open(name, "rb") as lines:
                 yield from read_lines(lines, source=name, now_us=now)

@@ -1,6 +1,7 @@
 """Content of updates, checked before it is taken: against the schemas of what serves its scenario now."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from contracts.bundle import Bundle, open_bundle
@@ -22,11 +23,13 @@ class ContentChecks:
         store: Where the releases are.
         unread: Names of features that no current model reads; they are kept for the ones to come.
         left_out: What columns of the input are that no feature can be read from, by name.
+        passed_over: How many rows of datasets were of scenarios without a release, by scenario.
     """
 
     store: Store
     unread: set[str] = field(default_factory=set)
     left_out: dict[str, str] = field(default_factory=dict)
+    passed_over: "Counter[str]" = field(default_factory=Counter)
     _encoders: dict[str, tuple[list[Encoder], tuple[str, ...]]] = field(default_factory=dict)
 
     def check(self, updates: Sequence[tuple[str, Update]]) -> None:
@@ -49,6 +52,28 @@ class ContentChecks:
             self._check_fields(mine, needed, objectives)
             for start in range(0, len(mine), _BATCH):
                 _check_values(mine[start : start + _BATCH], encoders, sorted(needed))
+
+    def of_served(self, rows: Iterable[tuple[str, Update]]) -> Iterator[tuple[str, Update]]:
+        """The rows of an ads dataset but for those of scenarios without a release, which are counted."""
+        known = self.store.scenarios()
+        for where, update in rows:
+            if update.content is not None and update.content.scenario not in known:
+                self.passed_over[update.content.scenario] += 1
+            else:
+                yield where, update
+
+    def told_passed_over(self) -> str | None:
+        """What to tell of the rows that were passed over.
+
+        Example:
+            >>> from indexing.stores import open_store
+            >>> ContentChecks(open_store("s"), passed_over=Counter(standard=1200, video=2)).told_passed_over()
+            '1,202 rows of scenarios without a release are passed over: "standard" (1,200), "video" (2)'
+        """
+        if not self.passed_over:
+            return None
+        counts = ", ".join(f"{show(name)} ({number:,})" for name, number in sorted(self.passed_over.items()))
+        return f"{self.passed_over.total():,} rows of scenarios without a release are passed over: {counts}"
 
     def _of(self, scenario: str, where: str) -> tuple[list[Encoder], tuple[str, ...]]:
         if scenario not in self._encoders:
