@@ -171,7 +171,7 @@ class Follower:
     def check_heavy(self) -> None:
         """Note whether the host of the heavy stage is up, and ask it again where it failed."""
         is_up = self._heavy.check(self._snapshot.loaded())
-        if self._settings.heavy_url is not None:
+        if self._settings.heavy_url is not None and is_up is not None:
             self._telemetry.heavy_host_up.labels(shown_host(self._settings.heavy_url)).set(is_up)
 
     def apply_updates(self) -> None:

@@ -82,12 +82,17 @@ class HeavyWatch:
         remote = self._workers.remote if self._workers is not None else None
         return self._waits or (remote.fault(_by_version(held)) if remote is not None else None)
 
-    def check(self, held: Iterable[LoadedRelease]) -> bool:
-        """Whether the host runs what these releases need, as far as is known; asks it again where a call failed."""
+    def check(self, held: Iterable[LoadedRelease]) -> bool | None:
+        """Whether the host runs what these releases need; asks it again where a call failed.
+
+        None where it was not asked yet. What is waited for counts as not run.
+        """
         runner, remote = self.runner, self._workers.remote if self._workers is not None else None
-        if runner is None or remote is None:
-            return True
         releases = _by_version(held)
+        if self._waits is not None:
+            return False
+        if runner is None or remote is None or not releases:
+            return None
         for version, loaded in releases.items():
             if remote.fault([version]) is not None and not self._stopping.is_set():
                 replayed(loaded, loaded.warm_up_requests[0], self._settings, runner)

@@ -48,11 +48,20 @@ def test_a_host_that_lacks_the_ranker_is_told_while_it_is_waited_for_and_stoppin
     monkeypatch.setattr(heavy_watch, "PATIENCE_S", 3_600.0)
     settings = own_settings.model_copy(update={"heavy_url": not_serving})
     with Workers(settings, lambda *_: None, remote=True) as workers:
-        follower = Follower(own_world.store, settings, Telemetry(), workers=workers)
+        telemetry = Telemetry()
+        follower = Follower(own_world.store, settings, telemetry, workers=workers)
+
+        def metrics():
+            return telemetry.exposition()[0].decode()
+
+        follower.check_heavy()
+        assert "adsieve_heavy_host_up{" not in metrics()  # nobody knows yet
         polling = threading.Thread(target=follower.poll)
         polling.start()
         try:
             servers.wait_until(lambda: "heavy" in follower.faults)
+            follower.check_heavy()
+            assert f'adsieve_heavy_host_up{{host="{shown_host(not_serving)}"}} 0.0' in metrics()
             error = follower.faults["heavy"].error
             release = own_world.store.current("shopping")
             assert f"release {release.release_id} waits for its heavy ranker {release.heavy}: " in error
