@@ -92,7 +92,7 @@ def refuse_existing(target: Path) -> None:
     """Refuse a place where something is already.
 
     Raises:
-        InputError: ``target`` exists and is not an empty directory.
+        InputError: ``target`` exists and is not an empty directory, or is a link, whose place nothing can take.
     """
     if is_ready(target):
         raise InputError(
@@ -100,6 +100,8 @@ def refuse_existing(target: Path) -> None:
         )
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise InputError(f"{target}: exists and is not an empty directory")
+    if target.is_symlink():
+        raise InputError(f"{target}: is a link to {os.readlink(target)}; expected a path where nothing is")
 
 
 def is_ready(directory: Path) -> bool:

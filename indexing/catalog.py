@@ -27,11 +27,14 @@ class Catalog:
     Args:
         dataset: The ads dataset.
         kept: Whether a row is in the catalogue, one bit a row of the dataset in the order of its files, uint8.
-        watermark: The latest ``valid_from`` of the dataset that was taken into account, microseconds UTC.
-        counts: Rows read, and why others were left out; ``merged`` are ads that come from updates.
+        watermark: The latest ``valid_from`` of the dataset that was taken into account and does not lie ahead,
+            microseconds UTC.
+        counts: Rows read, and why others were left out; ``merged`` are ads that come from updates, ``ahead`` those
+            whose row is of more than a day ahead.
         updates: What the log of updates changes; None without a log.
         position: How far the log was read.
         faults: Why content in the log was refused; the ad stays as it was.
+        made_at: When the dataset was read, microseconds UTC.
     """
 
     dataset: ds.Dataset
@@ -41,6 +44,18 @@ class Catalog:
     updates: "MergedUpdates | None" = None
     position: UpdatePosition | None = None
     faults: dict[str, int] = field(default_factory=dict)
+    made_at: int = 0
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should look at in the dataset."""
+        ahead, without = self.counts["ahead"], self.counts["no_scenario"]
+        told = {
+            f"{ahead:,} ads of the catalogue are valid from more than a day ahead; they count at once, the watermark "
+            "leaves them out, and status and bid of updates hold over them": ahead,
+            f"{without:,} rows of the catalogue have no scenario and are left out": without,
+        }
+        return [warning for warning, count in told.items() if count]
 
     @property
     def num_ads(self) -> int:

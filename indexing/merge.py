@@ -189,8 +189,16 @@ class MergedUpdates:
             while updates := [decode_update(line) for line in islice(lines, batch_size)]:
                 yield _table(updates, columns), SOURCE
 
-    def over(self, ids: pa.StringArray, valid_from: np.ndarray, attributes: AdAttributes) -> AdAttributes:
-        """The attributes of A ads with the latest status and bid where the log gives them after ``valid_from``."""
+    def over(self, ids: pa.StringArray, valid_from: np.ndarray, attributes: AdAttributes, now: int) -> AdAttributes:
+        """The attributes of A ads of the catalogue with the latest status and bid where the log has later ones.
+
+        A row is not later than what was said of its ad before it began: one that begins after ``now`` (microseconds
+        UTC) overrules nothing.
+
+        Args:
+            valid_from: Of the rows, int64 [A].
+        """
+        valid_from = np.where(valid_from > now, NEVER, valid_from)
         if not len(self.ids):
             return attributes
         rows = self.ids.lookup(ids.to_pylist())

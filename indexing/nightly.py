@@ -200,7 +200,7 @@ class _Job:
         saved = done.num_read
         with progress("Embedding ads", total=catalog.num_ads, unit="ads", done=saved) as advance:
             for embedded in embed(catalog, self.embedder, columns, size, saved):
-                batch = _with_updates(embedded, catalog)
+                batch = _with_updates(embedded, catalog, done.num_read)
                 blocks.append(batch)
                 done = done.after(batch, num_advertisers=blocks.num_advertisers)
                 done.counters.precision.check_order(self.config.precision, source=catalog.source)
@@ -244,16 +244,18 @@ class _Job:
             retrieval=retrieval.heads,
             retrieval_recall=retrieval.recall,
             shift=shift,
-            warnings=warnings,
+            warnings=[*self.catalog.warnings, *warnings],
         )
         write_json(self.directory / MANIFEST, manifest)
         return manifest
 
 
-def _with_updates(batch: EmbeddedBatch, catalog: Catalog) -> EmbeddedBatch:
-    if catalog.updates is None:
+def _with_updates(batch: EmbeddedBatch, catalog: Catalog, first: int) -> EmbeddedBatch:
+    """With the log's status and bid; ads that come from updates, after the catalogue's, have theirs."""
+    if catalog.updates is None or first >= catalog.counts["kept"]:
         return batch
-    return replace(batch, attributes=catalog.updates.over(batch.ids, batch.valid_from, batch.attributes))
+    over = catalog.updates.over(batch.ids, batch.valid_from, batch.attributes, catalog.made_at)
+    return replace(batch, attributes=over)
 
 
 def _remove_last_step(directory: Path) -> None:

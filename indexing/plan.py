@@ -7,6 +7,7 @@ catalogue's row counts where both begin at one moment.
 
 import math
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ from indexing.merge import NEVER, Contents, MergedUpdates, Row, UpdatesToMerge
 from indexing.plan_parts import BATCH_ROWS, SPILLED, hash_share, read_part, spill
 
 _KEPT, _PLAN = "kept.npy", "plan.json"
-_COUNTS = ("rows", "later", "superseded", "other_scenario", "kept", "merged", "refused")
+_COUNTS = ("rows", "later", "superseded", "other_scenario", "kept", "merged", "refused", "ahead", "no_scenario")
+_DAY_US = 86_400_000_000
 
 
 class _Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +38,7 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     faults: dict[str, int]
     watermark: int
+    made_at: int
     position: UpdatePosition | None
 
 
@@ -52,7 +55,8 @@ def plan_catalog(
     Args:
         dataset: Columns ``ad_id``, ``valid_from``, ``scenario``.
         as_of: Microseconds UTC; rows that begin later are left out. None takes all rows. The watermark is the latest
-            row taken, never ``as_of`` itself, so that a moment in the future hides no update that is still to come.
+            row taken that does not lie ahead, never ``as_of`` itself, so that a moment in the future hides no update
+            that is still to come. Where there is none, it is now or, if that is earlier, ``as_of``.
         directory: To create, for the files of the catalogue; :func:`open_plan` opens them again.
         updates: Called once the ids are read, gives what of a store's log is to be merged.
 
@@ -66,17 +70,20 @@ def plan_catalog(
     shutil.rmtree(directory, ignore_errors=True)
     spilled = directory / "spilled"
     spilled.mkdir(parents=True)
-    parts = spill(dataset, scenario, spilled)
+    made_at = time.time_ns() // 1000
+    parts, num_without = spill(dataset, scenario, spilled)
     merge = updates() if updates is not None else None
-    chosen = _choose_usable(parts, dataset, scenario, as_of, directory / _KEPT, merge)
+    chosen = _choose_usable(parts, dataset, scenario, as_of, directory / _KEPT, merge, made_at)
+    chosen.counts["no_scenario"] = num_without
     shutil.rmtree(spilled)
     if not chosen.counts["kept"] + chosen.counts["merged"]:
         raise LogError(f"{source_name(dataset)}: no ad of scenario {scenario!r} as of this moment; {chosen.counts}")
-    merged = merge.write(directory, _replaced_rows(dataset, chosen.winners)) if merge is not None else None
+    merged = merge.write(directory, _replaced_rows(dataset, chosen.winners, made_at)) if merge is not None else None
     plan = _Plan(
         counts=chosen.counts,
         faults=merge.faults if merge is not None else {},
-        watermark=chosen.watermark,
+        watermark=chosen.watermark if chosen.watermark > NEVER else min(made_at, made_at if as_of is None else as_of),
+        made_at=made_at,
         position=merge.position if merge is not None else None,
     )
     for path in directory.rglob("*"):
@@ -96,7 +103,7 @@ def open_plan(dataset: ds.Dataset, directory: Path) -> Catalog | None:
 
 def _catalog(dataset: ds.Dataset, directory: Path, plan: _Plan, merged: MergedUpdates | None) -> Catalog:
     kept = np.load(directory / _KEPT, mmap_mode="r", allow_pickle=False)
-    return Catalog(dataset, kept, plan.watermark, plan.counts, merged, plan.position, plan.faults)
+    return Catalog(dataset, kept, plan.watermark, plan.counts, merged, plan.position, plan.faults, plan.made_at)
 
 
 @dataclass(frozen=True)
@@ -122,12 +129,13 @@ def _choose_usable(
     as_of: int | None,
     kept: Path,
     updates: UpdatesToMerge | None,
+    made_at: int,
 ) -> _Chosen:
     """Choose, and choose again without the content that the bundles cannot take, as if it had never come."""
     refused: set[int] = set()
     while True:
         contents = updates.newest(scenario, refused) if updates is not None else None
-        chosen = _choose_all(parts, dataset, contents, as_of, kept)
+        chosen = _choose_all(parts, dataset, contents, as_of, kept, made_at)
         bad = set() if updates is None else updates.refused(np.array([one.seq for one in chosen.winners], np.int64))
         if not bad:
             chosen.counts["refused"] = len(refused)
@@ -136,7 +144,7 @@ def _choose_usable(
 
 
 def _choose_all(
-    parts: Sequence[Path], dataset: ds.Dataset, contents: Contents | None, as_of: int | None, path: Path
+    parts: Sequence[Path], dataset: ds.Dataset, contents: Contents | None, as_of: int | None, path: Path, made_at: int
 ) -> _Chosen:
     num_rows = dataset.count_rows()
     kept = create_mapped(path, np.uint8, (-(-num_rows // 8),))
@@ -146,7 +154,7 @@ def _choose_all(
         table = read_part(part)
         if contents is not None and shares is not None:
             table = pa.concat_tables([table, _as_rows(contents, np.flatnonzero(shares == number))]).combine_chunks()
-        found = _choose(table, as_of, kept, dataset, contents)
+        found = _choose(table, as_of, kept, dataset, contents, made_at)
         counts = {name: count + found.counts.get(name, 0) for name, count in counts.items()}
         watermark = max(watermark, found.watermark)
         winners += found.winners
@@ -168,7 +176,12 @@ def _as_rows(contents: Contents, places: np.ndarray) -> pa.Table:
 
 
 def _choose(
-    table: pa.Table, as_of: int | None, kept: np.ndarray, dataset: ds.Dataset, contents: Contents | None
+    table: pa.Table,
+    as_of: int | None,
+    kept: np.ndarray,
+    dataset: ds.Dataset,
+    contents: Contents | None,
+    made_at: int,
 ) -> _Chosen:
     """Mark the rows to keep among all rows of some ads."""
     times, rows, codes = table["time"].to_numpy(), table["row"].to_numpy(), _codes(table["ad_id"])
@@ -190,9 +203,11 @@ def _choose(
         "other_scenario": int((mine & ~ours).sum()),
         "kept": len(kept_rows),
         "merged": int((ours & ~mine).sum()),
+        "ahead": int((times[in_time[places[ours & mine]]] > made_at + _DAY_US).sum()),
     }
     winners = [] if contents is None else _winners(in_time, places[ours & ~mine], rows, times, codes, contents)
-    watermark = int(times[in_time][of_catalogue[in_time]].max(initial=NEVER))
+    of_rows = times[in_time][of_catalogue[in_time]]
+    watermark = int(of_rows[of_rows <= made_at].max(initial=NEVER))
     return _Chosen(counts, watermark, winners)
 
 
@@ -207,8 +222,11 @@ def _winners(
     return [_Winner(*values) for values in zip(seqs.tolist(), replaced.tolist(), since.tolist(), strict=True)]
 
 
-def _replaced_rows(dataset: ds.Dataset, winners: Sequence[_Winner]) -> dict[int, Row]:
-    """What the catalogue says of the ads that content replaces, by number of the update."""
+def _replaced_rows(dataset: ds.Dataset, winners: Sequence[_Winner], made_at: int) -> dict[int, Row]:
+    """What the catalogue says of the ads that content replaces, by number of the update.
+
+    A row that lies ahead is later than no state of an ad, see ``indexing.merge``.
+    """
     wanted = {winner.row: winner for winner in winners if winner.row >= 0}
     replaced = {winner.seq: Row() for winner in winners}
     present = [name for name in ("status", "bid") if name in dataset.schema.names]
@@ -228,7 +246,8 @@ def _replaced_rows(dataset: ds.Dataset, winners: Sequence[_Winner]) -> dict[int,
             bid = values.get("bid")
             # JSON, in which the row is kept, has no NaN or infinity; -1 is refused as they are.
             storable = bid is None or math.isfinite(bid)
-            replaced[winner.seq] = Row(winner.time, values.get("status"), bid if storable else -1.0)
+            began = winner.time if winner.time <= made_at else NEVER
+            replaced[winner.seq] = Row(began, values.get("status"), bid if storable else -1.0)
     return replaced
 
 

@@ -27,12 +27,15 @@ _YEARS = (datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 _EXPECTED_TIME = "expected a time of the years 1 to 9999"
 
 
-def spill(dataset: ds.Dataset, scenario: str, directory: Path) -> list[Path]:
+def spill(dataset: ds.Dataset, scenario: str, directory: Path) -> tuple[list[Path], int]:
     """Write id, time, row and whether the scenario is ours to one file per share of the hash space.
 
     Args:
         dataset: Columns ``ad_id``, ``valid_from``, ``scenario``.
         directory: For the files.
+
+    Returns:
+        The files, and how many rows name no scenario; they are in none.
 
     Raises:
         LogError: An id or time is missing, or a time is outside the calendar.
@@ -40,12 +43,13 @@ def spill(dataset: ds.Dataset, scenario: str, directory: Path) -> list[Path]:
     num_parts = min(MAX_PARTS, -(-dataset.count_rows() // ROWS_PER_PART))
     paths = [directory / f"part-{part:05}.arrow" for part in range(num_parts)]
     writers = [ipc.new_stream(path, SPILLED) for path in paths]
-    start = 0
+    start = num_without = 0
     for file, batch in read_dataset(dataset, ("ad_id", "valid_from", "scenario"), BATCH_ROWS):
         ids = plain_text(batch["ad_id"])
         if ids.null_count:
             raise LogError(f"{file}: column ad_id is missing in {ids.null_count} rows, expected text")
         times = _times(batch["valid_from"], file)
+        num_without += batch["scenario"].null_count
         ours = pc.fill_null(pc.equal(plain_text(batch["scenario"]), scenario), False)
         rows = pa.RecordBatch.from_arrays(
             [ids, pa.array(times), pa.array(np.arange(start, start + len(ids))), ours], schema=SPILLED
@@ -59,7 +63,7 @@ def spill(dataset: ds.Dataset, scenario: str, directory: Path) -> list[Path]:
             writers[part].write_batch(by_part.slice(bounds[part], bounds[part + 1] - bounds[part]))
     for writer in writers:
         writer.close()
-    return paths
+    return paths, num_without
 
 
 def _times(column: pa.Array, file: str) -> np.ndarray:

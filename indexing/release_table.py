@@ -8,6 +8,8 @@ from rich.text import Text
 
 from indexing.listing import Listed
 
+_SKEW_S = 60
+"""By which clocks may differ."""
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -38,6 +40,18 @@ def age(seconds: float) -> str:
     return " ".join(f"{count} {name}" for count, name in shown[:2] if count) or "0 s"
 
 
+def data_age(seconds: float) -> str:
+    """Age of a watermark; one that lies ahead says nothing of how old data is, and is told as such.
+
+    Example:
+        >>> data_age(93_600), data_age(-93_600)
+        ('data 1 d 2 h old', 'data of unknown age, its latest is 1 d 2 h ahead')
+    """
+    if seconds >= -_SKEW_S:
+        return f"data {age(seconds)} old"
+    return f"data of unknown age, its latest is {age(-seconds)} ahead"
+
+
 def grouped(metrics: Mapping[str, float]) -> list[str]:
     """Metrics as texts, those of several heads together.
 
@@ -55,7 +69,7 @@ def grouped(metrics: Mapping[str, float]) -> list[str]:
 
 
 def _state(one: Listed) -> list[str]:
-    data = [] if one.watermark_age_s is None else [f"data {age(one.watermark_age_s)} old"]
+    data = [] if one.watermark_age_s is None else [data_age(one.watermark_age_s)]
     return [one.state + ", pinned" * one.pinned, f"{age(one.age_s)} old", *data]
 
 

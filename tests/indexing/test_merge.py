@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from time import time_ns
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,9 @@ from indexing.update_record import Content, Update
 
 FEATURES = ("category", "price", "image")
 LATEST = 3 * 10**15
+"""Rows and updates may lie ahead of now."""
+
+NOW = time_ns() // 1000
 
 
 def build(ads: Path, bundles: Path, out: Path, log: UpdateLog | None = None, as_of: int | None = None) -> IndexManifest:
@@ -93,7 +97,8 @@ def described(ads: Path, updates: list[Update], as_of: int) -> tuple[dict[str, d
                 latest["status"] = (seq, update.at, update.status) if update.status is not None else latest["status"]
                 latest["bid"] = (seq, update.at, update.bid) if update.bid is not UNSET else latest["bid"]
         for name, said in latest.items():
-            if said is not None and (said[1] > base["time"] or (row["seq"] is not None and said[0] >= row["seq"])):
+            began = base["time"] if base["time"] <= NOW else -1  # a row that lies ahead overrules nothing
+            if said is not None and (said[1] > began or (row["seq"] is not None and said[0] >= row["seq"])):
                 row[name] = said[2]
     ours = {ad_id: row for ad_id, row in rows.items() if row["scenario"] == "shopping"}
     merged = sorted((row for row in ours.values() if row["seq"] is not None), key=lambda row: row["seq"])

@@ -1,7 +1,7 @@
 """The built index equals the plain formula, row by row; every fault of the input stops the build by name."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -96,9 +96,13 @@ def test_an_index_equals_the_plain_formula(
 def test_the_manifest_is_the_summary(ads: Path, bundles: Path, tmp_path: Path) -> None:
     manifest = build(ads, bundles, tmp_path / "index")
     expected = plain_catalog(ads)
+    now = datetime.now(UTC)
+    ahead = [row for row in expected if row["valid_from"] > now + timedelta(days=1)]
+    assert ahead
+    assert manifest.warnings[0].startswith(f"{len(ahead)} ads of the catalogue are valid from more than a day ahead")
     assert manifest.catalog == {
         **{"rows": 250, "later": 0, "superseded": 50, "other_scenario": 40, "kept": 160},
-        **{"merged": 0, "refused": 0},
+        **{"merged": 0, "refused": 0, "ahead": len(ahead), "no_scenario": 0},
     }
     assert manifest.statuses["paused"] == sum(row["status"] == "paused" for row in expected)
     assert sum(manifest.statuses.values()) == 160
@@ -108,7 +112,7 @@ def test_the_manifest_is_the_summary(ads: Path, bundles: Path, tmp_path: Path) -
     others = sum(row["category"] == "other" for row in expected)
     assert manifest.coverage["two_tower"]["out_of_vocabulary"]["category"] == others
     assert manifest.coverage["heavy"]["missing"]["image"] == sum(row["image"] is None for row in expected)
-    newest = max(read_table(ads)["valid_from"].to_pylist())
+    newest = max(moment for moment in read_table(ads)["valid_from"].to_pylist() if moment <= now)
     assert datetime.fromisoformat(manifest.watermark) == newest
     assert newest.tzinfo is not None
 
