@@ -133,7 +133,7 @@ def open_dataset(*paths: str | Path) -> ds.Dataset:
             schema = pq.read_schema(file).remove_metadata()
             _refuse_repeated(schema, file)
             merged = schema if merged is None else _merge(merged, schema)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeDecodeError, OSError) as error:
             raise LogError(f"{file}: not a Parquet file that fits the dataset {path}: {error}") from error
     return ds.dataset(files, format="parquet", schema=merged)
 

@@ -25,7 +25,7 @@ import numpy as np
 from indexing.arrays import create_mapped, map_array, release_pages
 from indexing.config import IndexConfig
 from indexing.retrieval_files import ROWS, FlatRows, set_probes, write_lists
-from indexing.retrieval_lists import Assignment, ListRanks, one_thread, train_lists
+from indexing.retrieval_lists import MIN_LISTS, Assignment, ListRanks, one_thread, train_lists
 from indexing.retrieval_truth import Best, Scored, by_search, by_utility, logits_of
 from indexing.tangent import Tangents
 
@@ -151,7 +151,7 @@ class _Group:
         """Read the group: its best ads, those that are fetched, and, if it is large, how many lists it takes."""
         own = self._judge.best(), self._judge.fetched()
         assignment = None
-        if len(self._rows) > self._config.flat_below:
+        if len(self._rows) > max(self._config.flat_below, MIN_LISTS):  # fewer could not fill the lists
             self._centroids = self._pool.submit(train_lists, self._flat).result()
             self._lists = create_mapped(self._lists_path, np.int32, (len(self._rows),))
             assignment = Assignment(self._centroids)

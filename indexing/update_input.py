@@ -9,10 +9,11 @@ A line is one update::
                                   "advertiser_id": "adv-1", "features": {"category": "shoes", "price": 3.5}}}
 
 Times are RFC 3339 with a zone or epoch milliseconds; without ``at`` it is now, or the ``valid_from`` of
-content that lies ahead.
+content that lies ahead. Of a key that comes twice in one object the last value counts.
 """
 
 import math
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -45,6 +46,8 @@ def read_lines(lines: Iterable[bytes], *, source: str, now_us: int) -> Iterator[
     """
     decoder = msgspec.json.Decoder()
     for number, line in enumerate(lines, 1):
+        if number == 1:
+            line = line.removeprefix(BOM_UTF8)
         if not line.strip():
             continue
         where = f"{source}: line {number}"

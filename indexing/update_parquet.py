@@ -10,6 +10,7 @@ import pyarrow.types as pt
 from msgspec import UNSET
 
 from contracts.errors import InputError
+from contracts.parquet import sound_batches
 from contracts.records import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, check_columns, open_dataset, plain_text, utc_micros
 from indexing import update_input as checks
 from indexing.update_record import Content, Update
@@ -39,7 +40,8 @@ def read_parquet(path: Path, left_out: dict[str, str]) -> Iterator[tuple[str, Up
         if other.name not in _ATTRIBUTES and other.name not in features:
             left_out[other.name] = f"{path}: column {other.name!r} has type {other.type}"
     first = 0
-    for batch in dataset.to_batches(columns=[*present, *features], batch_size=_BATCH):
+    batches = dataset.to_batches(columns=[*present, *features], batch_size=_BATCH)
+    for batch in sound_batches(batches, source=path):
         table = pa.Table.from_batches([batch])
         times = utc_micros(table["valid_from"], column="valid_from", source=path).tolist()
         columns = {
