@@ -4,14 +4,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from contracts.errors import ArtifactError
 from contracts.release import Release
 from indexing.store import DirectoryStore
-from indexing.stores import shown_store
 from service.ages import is_old
 from service.experiments import second_release
+from service.faults import Failure, Faults
 from service.heavies import REMOTE, usual_survivors
 from service.heavy_watch import HeavyWatch, StoppingError, shown_host
 from service.overlays import Overlays, overlay_name, overlay_root
@@ -22,16 +22,6 @@ from service.warmup import warm_up
 from service.workers import Workers
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """A release that could not be loaded; ``at`` is Unix time, ``tried`` seconds of a clock that never moves back."""
-
-    release_id: str
-    error: str
-    at: float
-    tried: float = field(default_factory=time.monotonic)
 
 
 class Follower:
@@ -74,9 +64,9 @@ class Follower:
         self._snapshot = Snapshot()
         self._loaded_at: dict[str, float] = {}
         self._failures: dict[str, Failure] = {}
-        self._faults: dict[str, Failure] = {}
+        self._faults = Faults(settings, telemetry, is_mirror=is_mirror)
         self._held_before: list[LoadedRelease] = []
-        self._is_ready, self._knows_store = False, not is_mirror
+        self._is_ready = False
 
     @property
     def store(self) -> DirectoryStore:
@@ -99,7 +89,7 @@ class Follower:
         """
         fault = self._heavy.fault(self._snapshot.loaded())
         heavy = {} if fault is None else {"heavy": Failure(release_id="", error=fault.error, at=fault.at)}
-        return self._faults | heavy
+        return self._faults.standing | heavy
 
     @property
     def loaded_at(self) -> dict[str, float]:
@@ -147,7 +137,7 @@ class Follower:
                 self._fail("", "", error)
                 return
             self._failures.pop("", None)
-            self._note_empty(is_empty=not scenarios)
+            self._faults.note_empty(is_empty=not scenarios)
             self._heavy.begin()
             self._held_before = self._snapshot.loaded()  # what was first may become second
             for scenario in scenarios:
@@ -158,15 +148,6 @@ class Follower:
             self._held_before = []
             if scenarios and all(scenario in self._snapshot.releases for scenario in scenarios):
                 self._is_ready = True
-
-    def _note_empty(self, *, is_empty: bool) -> None:
-        """Tell that nothing can serve; of a mirror only once it holds what there is."""
-        if not is_empty:
-            self._faults.pop("store", None)
-        elif self._knows_store and "store" not in self._faults:
-            what = f"{shown_store(self._settings.store)}: holds no release yet, waiting for `adsieve index publish`"
-            log.warning("%s", what)
-            self._faults["store"] = Failure(release_id="", error=what, at=time.time())
 
     def check_heavy(self) -> None:
         """Note whether the host of the heavy stage is up, and ask it again where it failed."""
@@ -192,16 +173,7 @@ class Follower:
 
     def attempt(self, what: str, work: Callable[[], None]) -> None:
         """Do something that may fail without harm to what serves; a failure stands until the next success."""
-        try:
-            work()
-        except Exception as error:
-            if what not in self._faults or self._faults[what].error != f"{type(error).__name__}: {error}":
-                log.error("%s: %s", what, error)
-            self._telemetry.faults.labels(what).inc()
-            self._faults[what] = Failure(release_id="", error=f"{type(error).__name__}: {error}", at=time.time())
-        else:
-            self._faults.pop(what, None)
-            self._knows_store |= what == "refresh"
+        self._faults.attempt(what, work)
 
     def close(self) -> None:
         """Let another process of this host apply the updates."""

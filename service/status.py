@@ -3,7 +3,8 @@
 import msgspec
 
 from contracts.release import Release
-from service.follower import Failure, Follower
+from service.faults import Failure
+from service.follower import Follower
 
 
 class RollbackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
