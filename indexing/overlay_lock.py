@@ -7,6 +7,7 @@ from pathlib import Path
 
 from contracts.errors import AdsieveError
 
+ELSEWHERE = "--local or ADSIEVE_LOCAL names another directory"
 LOCK = ".lock"
 
 
@@ -25,7 +26,7 @@ def lock_overlay(directory: Path) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise AdsieveError(f"{directory}: the overlay cannot be written here: {error.strerror}") from error
+        raise AdsieveError(f"{directory}: the overlay cannot be written here: {error.strerror}; {ELSEWHERE}") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         is_here = os.path.samestat(os.fstat(handle), os.stat(directory / LOCK))

@@ -21,6 +21,7 @@ from contracts.artifact import file_lock, write_json
 from contracts.errors import AdsieveError, ArtifactError
 from contracts.release import UpdatePosition
 from indexing.compaction import compact
+from indexing.overlay_lock import ELSEWHERE
 from indexing.update_log import UpdateLog
 from indexing.update_record import Update
 
@@ -219,7 +220,7 @@ class Stops:
             self._directory.mkdir(parents=True, exist_ok=True)
             lock.touch()
         except OSError as error:
-            raise AdsieveError(f"{self._directory}: cannot be written: {error.strerror}") from error
+            raise AdsieveError(f"{self._directory}: cannot be written: {error.strerror}; {ELSEWHERE}") from error
         with file_lock(lock):
             yield
 

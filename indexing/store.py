@@ -5,10 +5,8 @@ exclude each other by a lock on ``.lock``. What a killed publisher left is not p
 ``indexing.store_files`` tells where things are. The order of releases is the pointer's; no clock is asked.
 """
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -29,13 +27,15 @@ from indexing.store_files import (
     Parts,
     Pointer,
     ReleasePaths,
-    is_store,
+    new_release,
     place,
+    place_parts,
     read_record,
     record_path,
     release_paths,
     remove_leftovers,
     require_room,
+    require_store,
     require_updates,
     verified_parts,
 )
@@ -46,6 +46,7 @@ from indexing.store_recovery import (
     readable_releases,
     scenarios,
     usable_pointer,
+    whole_release,
     write_pointer,
 )
 from indexing.update_log import UpdateLog
@@ -103,10 +104,7 @@ class DirectoryStore:
         scenario = check_name(parts.index.scenario, "scenario")
         with self._locked():
             require_updates(self.update_log(), parts.index)
-            place(Path(two_tower), self.root / BUNDLES / parts.two_tower.version, parts.two_tower.files)
-            if heavy is not None and parts.heavy is not None:
-                place(Path(heavy), self.root / BUNDLES / parts.heavy.version, parts.heavy.files)
-            place(Path(index), self.root / INDEXES / parts.index.version, parts.index.files)
+            place_parts(self.root, parts, two_tower, heavy, index)
             return self._point_to_new(scenario, parts, dict(metrics or {}), judgement)
 
     def scenarios(self) -> list[str]:
@@ -173,7 +171,7 @@ class DirectoryStore:
             InputError: The store has no such release, whole.
         """
         with self._existing(scenario) as pointer:
-            self._known(scenario, release_id)
+            whole_release(self.root, scenario, release_id)
             pinned = [*(name for name in pointer.pinned if name != release_id), release_id]
             self._move(scenario, msgspec.structs.replace(pointer, pinned=pinned))
 
@@ -194,7 +192,7 @@ class DirectoryStore:
         """
         if keep < 1:
             raise InputError(f"keep: expected at least 1 release a scenario, got {keep}")
-        self._require_store()
+        require_store(self.root)
         with nullcontext() if dry_run else self._locked():
             return prune_store(self.root, keep, move=self._move, dry_run=dry_run)
 
@@ -257,7 +255,7 @@ class DirectoryStore:
     def _existing(self, scenario: str) -> Iterator[Pointer]:
         """The pointer of a scenario that has one, under the lock."""
         check_name(scenario, "scenario")
-        self._require_store()
+        require_store(self.root)
         with self._locked():
             pointer = usable_pointer(self.root, scenario)
             if pointer is None:
@@ -265,40 +263,20 @@ class DirectoryStore:
                 raise InputError(f"{self.root}: scenario {scenario!r} has no release; the store has: {known}")
             yield pointer
 
-    def _require_store(self) -> None:
-        if not is_store(self.root):
-            raise InputError(f"{self.root}: no store here, expected a directory that `adsieve index publish` filled")
-
     def _target(self, scenario: str, pointer: Pointer, to: str | None) -> Release:
         if to is not None:
-            return self._known(scenario, to)
+            return whole_release(self.root, scenario, to)
         if not pointer.history:
             raise InputError(f"{self.root}: scenario {scenario!r} has no earlier release to roll back to")
         return self.release(scenario, pointer.history[-1])
-
-    def _known(self, scenario: str, release_id: str) -> Release:
-        """A release that a person named."""
-        releases = readable_releases(self.root, scenario)
-        if release_id not in releases:
-            known = ", ".join(releases) or "none"
-            raise InputError(f"{self.root}: scenario {scenario!r} has no release {release_id!r}; it has: {known}")
-        if not is_whole(self.root, releases[release_id]):
-            raise InputError(f"{self.root}: release {release_id!r} is not whole, some of its parts are gone")
-        return releases[release_id]
 
     def _point_to_new(
         self, scenario: str, parts: Parts, metrics: dict[str, float], judgement: Judgement | None
     ) -> Release:
         before = usable_pointer(self.root, scenario)
-        now = datetime.now(UTC)
-        release = Release(
-            release_id=f"{scenario}-{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
-            scenario=scenario,
+        release = new_release(
+            parts,
             number=1 + max((one.number for one in readable_releases(self.root, scenario).values()), default=0),
-            two_tower=parts.two_tower.version,
-            heavy=parts.heavy.version if parts.heavy is not None else None,
-            index=parts.index.version,
-            created_at=now.isoformat(timespec="seconds"),
             previous=before.release if before is not None else None,
             metrics=metrics,
             judgement=judgement,

@@ -12,6 +12,7 @@ import secrets
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -28,7 +29,7 @@ from contracts.artifact import (
 )
 from contracts.bundle import BundleManifest, open_bundle
 from contracts.errors import ArtifactError, InputError
-from contracts.release import IndexManifest, Release, check_pairing
+from contracts.release import IndexManifest, Judgement, Release, check_pairing
 from indexing.lost_log import NOTE
 from indexing.overlay_stops import HOSTS, STOPS
 from indexing.update_log import UpdateLog
@@ -115,6 +116,12 @@ def require_room(root: Path) -> None:
         )
 
 
+def require_store(root: Path) -> None:
+    """Refuse a directory that is no store, with an InputError."""
+    if not is_store(root):
+        raise InputError(f"{root}: no store here, expected a directory that `adsieve index publish` filled")
+
+
 def refuse_inside(out: Path) -> None:
     """Refuse to make anything inside of a store, with an InputError: what no release names there is removed."""
     store = next((path for path in Path(out).resolve().parents if is_store(path)), None)
@@ -137,6 +144,25 @@ def release_paths(root: Path, release: Release) -> ReleasePaths:
 def record_path(root: Path, scenario: str, release_id: str) -> Path:
     """The file that tells what a release consists of."""
     return root / RELEASES / scenario / f"{release_id}.json"
+
+
+def new_release(
+    parts: Parts, *, number: int, previous: str | None, metrics: dict[str, float], judgement: Judgement | None
+) -> Release:
+    """The record of a release that is published now; its id tells when, and is no other's."""
+    now, scenario = datetime.now(UTC), parts.index.scenario
+    return Release(
+        release_id=f"{scenario}-{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
+        scenario=scenario,
+        number=number,
+        two_tower=parts.two_tower.version,
+        heavy=parts.heavy.version if parts.heavy is not None else None,
+        index=parts.index.version,
+        created_at=now.isoformat(timespec="seconds"),
+        previous=previous,
+        metrics=metrics,
+        judgement=judgement,
+    )
 
 
 def verified_parts(two_tower: Path, heavy: Path | None, index: Path) -> Parts:
@@ -200,6 +226,14 @@ def place(source: Path, target: Path, entries: Mapping[str, FileEntry]) -> None:
                 raise ArtifactError(f"{source / MANIFEST}: names {name!r}, which is outside of it")
             (aside / name).parent.mkdir(parents=True, exist_ok=True)
             _link(source / name, aside / name)
+
+
+def place_parts(root: Path, parts: Parts, two_tower: Path, heavy: Path | None, index: Path) -> None:
+    """Bring the parts of a release, whose manifests are given, into the store at ``root``."""
+    place(Path(two_tower), root / BUNDLES / parts.two_tower.version, parts.two_tower.files)
+    if heavy is not None and parts.heavy is not None:
+        place(Path(heavy), root / BUNDLES / parts.heavy.version, parts.heavy.files)
+    place(Path(index), root / INDEXES / parts.index.version, parts.index.files)
 
 
 def is_sound(directory: Path, entries: Mapping[str, FileEntry]) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from contracts.artifact import is_name, is_ready, write_json
-from contracts.errors import ArtifactError
+from contracts.errors import ArtifactError, InputError
 from contracts.release import Release
 from indexing.store_files import COPIES, CURRENT, RELEASES, Pointer, read_record, record_path, release_paths
 
@@ -103,6 +103,17 @@ def readable_releases(root: Path, scenario: str) -> dict[str, Release]:
         except ArtifactError as error:
             log.error("left out: %s", error)
     return {release.release_id: release for release in sorted(releases, key=lambda release: release.number)}
+
+
+def whole_release(root: Path, scenario: str, release_id: str) -> Release:
+    """A release that a person named; InputError where the store has none, whole."""
+    releases = readable_releases(root, scenario)
+    if release_id not in releases:
+        known = ", ".join(releases) or "none"
+        raise InputError(f"{root}: scenario {scenario!r} has no release {release_id!r}; it has: {known}")
+    if not is_whole(root, releases[release_id]):
+        raise InputError(f"{root}: release {release_id!r} is not whole, some of its parts are gone")
+    return releases[release_id]
 
 
 def chain(releases: Mapping[str, Release]) -> list[str]:

@@ -361,7 +361,7 @@ def test_a_clock_that_moves_back_changes_no_order(
             cls.readings += 1
             return datetime.fromtimestamp(1_790_000_000 - 86_400 * cls.readings, UTC)
 
-    monkeypatch.setattr("indexing.store.datetime", Clock)
+    monkeypatch.setattr("indexing.store_files.datetime", Clock)
     publisher, follower = host("publisher"), host("follower")
     releases = [publish(publisher, prefix) for prefix in ("", "other_", "third_")]
     for at in (3, 2, 1):

@@ -253,7 +253,7 @@ class _Clock(datetime):
 
 
 def test_a_clock_that_moves_back_changes_no_order(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("indexing.store.datetime", _Clock)
+    monkeypatch.setattr("indexing.store_files.datetime", _Clock)
     store = DirectoryStore(tmp_path / "store")
     ids = [publish(store, parts, prefix).release_id for prefix in ("", "other_", "", "third_")]
     assert ids == sorted(ids, reverse=True)  # by their times
