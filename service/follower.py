@@ -13,10 +13,11 @@ from service.ages import is_old
 from service.experiments import second_release
 from service.faults import Failure, Faults
 from service.heavies import REMOTE, usual_survivors
-from service.heavy_watch import HeavyWatch, StoppingError, shown_host
+from service.heavy_watch import HeavyWatch, shown_host
 from service.overlays import Overlays, overlay_name, overlay_root
 from service.releases import Kind, LoadedRelease, Snapshot, load_release
 from service.settings import Settings
+from service.stopping import StoppingError
 from service.telemetry import Telemetry
 from service.warmup import warm_up
 from service.workers import Workers
@@ -58,6 +59,7 @@ class Follower:
             store,
             wait_s=settings.update_wait_s,
             allow_unknown=settings.unknown_takedowns == "serve",
+            stopping=self._stopping,
         )
         self._lock = threading.Lock()
         self._swapping = threading.Lock()

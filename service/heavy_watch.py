@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from contracts.errors import AdsieveError
 from service.heavy_runner import HeavyRunner
 from service.releases import LoadedRelease
 from service.remote_heavy import HostFault
 from service.settings import Settings
+from service.stopping import StoppingError
 from service.warmup import replayed
 from service.workers import Workers
 
@@ -24,10 +24,6 @@ CHECK_S = 1.0
 
 PAUSE_S = 0.2
 """Between two questions."""
-
-
-class StoppingError(AdsieveError):
-    """The process is about to end, so nothing new is loaded."""
 
 
 class HeavyWatch:

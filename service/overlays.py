@@ -26,6 +26,7 @@ from indexing.overlay_stops import HOSTS, STOPS, Stops
 from indexing.overlay_writer import OverlayWriter
 from indexing.store import DirectoryStore
 from service.settings import Settings
+from service.stopping import StoppingError
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +56,19 @@ class Overlays:
         store: The local store whose log is followed.
         wait_s: How long :meth:`open` waits for another process to bring the log into effect.
         allow_unknown: Hand out an index although the log is lost and nobody knows what it had stopped.
+        stopping: Ends every wait.
     """
 
-    def __init__(self, root: Path, store: DirectoryStore, *, wait_s: float, allow_unknown: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        store: DirectoryStore,
+        *,
+        wait_s: float,
+        allow_unknown: bool = False,
+        stopping: threading.Event | None = None,
+    ) -> None:
+        self._stopping = stopping or threading.Event()
         self._root, self._store, self._wait_s, self._allow_unknown = root, store, wait_s, allow_unknown
         self._overlays: dict[str, _Overlay] = {}
         self._log, self._stops, self._log_lock = store.update_log(), Stops(root.parent / STOPS), threading.Lock()
@@ -88,6 +99,7 @@ class Overlays:
 
         Raises:
             AdsieveError: The log is not in effect after ``wait_s``, or the overlay cannot be written.
+            StoppingError: The process stops meanwhile.
             ArtifactError: The log is lost, and nobody knows what it had stopped.
         """
         overlay = self._overlay(index, two_tower, heavy)
@@ -110,7 +122,8 @@ class Overlays:
                 break
             if live is not None and overlay.writer is not None:
                 end, fault = self.log_end()  # another log took the place of the one that was asked
-            time.sleep(_PAUSE_S)
+            if self._stopping.wait(_PAUSE_S):
+                raise StoppingError(f"{overlay.directory}: its updates are not waited for, since the process stops")
         raise AdsieveError(
             f"{overlay.directory}: the updates up to {end.seq if end else 0} are not in effect after "
             f"{self._wait_s:g} s; another process of this host writes there"

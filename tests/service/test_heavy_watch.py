@@ -17,9 +17,11 @@ from service.app import create_app
 from service.deadline import Deadline
 from service.follower import Follower
 from service.heavy_role import HeavyHost, create_heavy_app
-from service.heavy_watch import HeavyWatch, StoppingError, shown_host
+from service.heavy_watch import HeavyWatch, shown_host
+from service.overlays import Overlays
 from service.ranker import rank
 from service.remote_heavy import NotRunError, RemoteRunner
+from service.stopping import StoppingError
 from service.telemetry import Telemetry
 from service.wire import decode_request
 from service.workers import Workers
@@ -199,3 +201,20 @@ def test_a_heavy_host_of_an_empty_store_says_so_until_there_is_something_to_run(
     host.poll()
     assert host.is_ready
     assert host.failures == {}
+
+
+def test_stopping_ends_the_wait_for_updates_that_another_process_writes(own_world, own_settings, monkeypatch):
+    waits = threading.Event()
+    monkeypatch.setattr(Overlays, "_apply", lambda *_: None)
+    monkeypatch.setattr("service.overlays.LiveIndex.open", lambda *_: waits.set())  # it never has what is there
+    follower = Follower(own_world.store, own_settings.model_copy(update={"update_wait_s": 3_600.0}), Telemetry())
+    polling = threading.Thread(target=follower.poll)
+    polling.start()
+    try:
+        assert waits.wait(60)
+    finally:
+        follower.stop()
+        polling.join(60)
+    assert not polling.is_alive()
+    assert (follower.snapshot.releases, follower.failures) == ({}, {})
+    follower.close()
