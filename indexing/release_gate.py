@@ -14,6 +14,7 @@ from indexing.release_limits import ReleaseLimits, failures
 from indexing.replay import LightReplay, Replay, replay_light
 from indexing.replay_heavy import HeavyReplay, replay_heavy
 from indexing.store_files import other_log, require_updates
+from indexing.store_recovery import usable_pointer
 from indexing.stores import Store
 from indexing.update_warnings import damage
 
@@ -71,7 +72,7 @@ def publish_release(
     """
     judged = judge(store, candidate, limits or ReleaseLimits(), override)
     if judged.is_refused:
-        text = "\n".join([f"refused for {len(judged.judgement.failures)} reasons", *judged.lines()])
+        text = "\n".join([f"refused, {len(judged.judgement.failures)} of the checks failed", *judged.lines()])
         raise ReleaseRefused(f'{text}\nnothing was published; --override "REASON" publishes it all the same, on record')
     return store.publish(
         two_tower=candidate.two_tower,
@@ -142,15 +143,21 @@ def _current(store: Store, scenario: str) -> tuple[tuple[Release, LightReplay] |
         return None, [f"overlap and calibration_current (the current release cannot be opened: {error})"]
 
 
+def _serving(store: Store, scenario: str) -> Release | None:
+    """What serves, also by a pointer that is lost or damaged and that the publish restores."""
+    try:
+        pointer = usable_pointer(store.local.root, scenario)
+        return None if pointer is None else store.release(scenario, pointer.release)
+    except ArtifactError:  # told where it is compared
+        return None
+
+
 def _heavy_lost(store: Store, candidate: Candidate, index: IndexManifest) -> tuple[list[str], list[str]]:
     """What fails, and what is told, where a release would switch off the heavy ranker of the one that serves.
 
     An index with a block for one was built with it, so that its bundle was most likely forgotten.
     """
-    try:
-        serving = store.current(index.scenario) if candidate.heavy is None else None
-    except ArtifactError:  # told where it is compared
-        return [], []
+    serving = _serving(store, index.scenario) if candidate.heavy is None else None
     if serving is None or serving.heavy is None:
         return [], []
     found = f"no heavy bundle, while {serving.release_id}, which serves, ranks with {serving.heavy}"

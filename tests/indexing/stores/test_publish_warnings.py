@@ -57,6 +57,10 @@ def test_a_heavy_bundle_that_was_forgotten_is_refused_and_one_that_was_left_out_
     with pytest.raises(ReleaseRefused, match="give --heavy"):
         run(store, given, *lenient)
     assert DirectoryStore(store).current("shopping") == serving
+    pointer = store / "current" / "shopping.json"
+    pointer.rename(tmp_path / "kept")
+    assert run(store, given, *lenient, "--dry-run")["judgement"]["failures"] == dry["judgement"]["failures"]
+    (tmp_path / "kept").rename(pointer)
     bare = run(store, {**given, "index": bare_index}, *lenient, "--dry-run")
     assert bare["refused"] is False
     assert bare["judgement"]["warnings"] == [f"{found}: the release ends with the towers"]
