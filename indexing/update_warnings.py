@@ -46,7 +46,7 @@ def require_no_lost_log(store: Store) -> None:
 def warnings(store: Store, updates: Sequence[Update], *, now_us: int) -> Iterator[str]:
     """What to tell before updates are appended: damaged lines, ads that nobody knows, content that lies far ahead."""
     log = store.local.update_log()
-    yield from damage(log)
+    yield from _damaged_lines(log)
     contents = [update for update in updates if update.content is not None]
     unknown = {update.ad_id for update in updates if update.content is None} - {one.ad_id for one in contents}
     ids = _in_no_release(store, sorted(unknown))
@@ -97,13 +97,17 @@ def _valid_from_in_release(store: Store, contents: Sequence[Update]) -> list[int
 
 
 def damage(log: UpdateLog) -> Iterator[str]:
-    """Tells of lines of a log that are damaged; an ArtifactError where it cannot be read at all."""
+    """Tells of a log that is gone or has damaged lines; an ArtifactError where it cannot be read at all."""
+    yield from _damaged_lines(log)
+    if log.id is None and (trace := trace_of_log(log.directory.parent)) is not None:
+        yield f"{log.directory}: {trace}; restore it, or begin another with `adsieve index update --new-log`"
+
+
+def _damaged_lines(log: UpdateLog) -> Iterator[str]:
     try:
         found = survey(log.directory)
     except FileNotFoundError as error:
         raise ArtifactError(f"{error.filename}: a segment of the log of updates is missing; {WAY_OUT}") from None
-    if log.id is None and (trace := trace_of_log(log.directory.parent)) is not None:
-        yield f"{log.directory}: {trace}; restore it, or begin another with `adsieve index update --new-log`"
     if found.damaged:
         yield f"{found.where}: {found.damaged} damaged lines in all, their updates are lost: say them again"
 

@@ -59,7 +59,9 @@ def test_a_log_that_no_index_has_merged_is_missed_by_its_note(store: Path, updat
         ):
             update("--bid", "ad-2=1")
     assert not (store / "updates" / "log.json").exists()
-    assert "another log is begun, with 0" in update("--new-log", "--takedown", "ad-1")
+    output = update("--new-log", "--takedown", "ad-1")
+    assert "another log is begun, with 0" in output
+    assert "is gone" not in output
     update("--bid", "ad-2=1")
     assert states(store) == [("ad-1", True), ("ad-2", None)]
     again = open_store(store).update_log().id
