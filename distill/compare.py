@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import numpy as np
 
-from contracts.errors import MismatchError
+from contracts.errors import WrongArtifactError
 from distill.measures import Measured
 from distill.metric_sums import METRICS
 from distill.recall import STUDENT, PoolCurves, mean_over_pools
@@ -117,13 +117,13 @@ def compare(before: "Assessment", after: "Assessment") -> Comparison:
         before, after: Assessed on the same pairs, under the same replicates.
 
     Raises:
-        MismatchError: They were assessed on other pairs, or with other teachers.
+        WrongArtifactError: They were assessed on other pairs, or with other teachers.
     """
     first, second = before.evaluation, after.evaluation
     for name in ("scenario", "log", "teacher_version", "pairs", "first", "last"):
         old, new = getattr(first, name), getattr(second, name)
         if old != new:
-            raise MismatchError(
+            raise WrongArtifactError(
                 f"{second.bundle} cannot be compared with {first.bundle}: {name} is {new}, there {old}; "
                 "both must be judged on the same pairs"
             )

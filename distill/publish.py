@@ -9,7 +9,7 @@ import numpy as np
 
 from contracts.artifact import write_json
 from contracts.bundle import GRAPHS, PARITY_FILE, WEIGHTS_FILE, Bundle, seal_bundle
-from contracts.errors import InputError, MismatchError, WrongArtifactError
+from contracts.errors import InputError, WrongArtifactError
 from contracts.records import LogPaths
 from contracts.tensors import read_tensors
 from distill.compare import compare
@@ -61,7 +61,7 @@ def publish_student(
 
     Raises:
         InputError: ``out`` exists, or the log has too few requests of the scenario.
-        MismatchError: The log was scored by another teacher than the one that the student was distilled from.
+        WrongArtifactError: The log was scored by another teacher than the one that the student was distilled from.
         ArtifactError: A graph gives other embeddings than the model; nothing is left behind.
         LaunchRefused: The student fails at the gate; nothing is left behind.
     """
@@ -150,7 +150,7 @@ def _check_serving(run: Run, against: Bundle) -> None:
         )
     lacking = [task for task in manifest.tasks if task not in run.schema.tasks]
     if lacking:
-        raise MismatchError(
+        raise WrongArtifactError(
             f"{against.path}: has head {lacking[0]}, which the student of {run.path} lacks, so that they cannot be "
             "compared; --against none leaves the floors"
         )
@@ -158,7 +158,7 @@ def _check_serving(run: Run, against: Bundle) -> None:
 
 def _check_log(run: Run, log: LogPaths, examples: Examples) -> None:
     if examples.teacher_version != run.summary.teacher_version:
-        raise MismatchError(
+        raise WrongArtifactError(
             f"{log.candidates}: scored by {examples.teacher_version}, but {run.path} was distilled from "
             f"{run.summary.teacher_version}; pass the log that it was trained on"
         )

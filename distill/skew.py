@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from contracts.bundle import Bundle, BundleManifest
-from contracts.errors import MismatchError, WrongArtifactError
+from contracts.errors import WrongArtifactError
 from contracts.records import LogPaths
 from distill.compare import Comparison, RecallDifference, SliceDifference, Verdict, compare
 from distill.data import read_scored
@@ -133,7 +133,7 @@ def measure_skew(
 
     Raises:
         WrongArtifactError: A bundle is of another scenario, or has other tasks.
-        MismatchError: By its schema a version reads other pairs of the log than the query's.
+        WrongArtifactError: By its schema a version reads other pairs of the log than the query's.
         LogError: The log breaks its contract, or has pairs without a teacher or with several.
     """
     found = {one.manifest.version: one for one in pins if one.manifest.version != query.manifest.version}
@@ -195,7 +195,7 @@ def _pins(other: Bundle, queries: _Queries, period: _Period, threads: int) -> np
     """Pin embeddings [A, H, D+2] by another version of the ads that the query's version reads.
 
     Raises:
-        MismatchError: It reads other pairs.
+        WrongArtifactError: It reads other pairs.
     """
     here, there = queries.examples, period.read(other)
     same = (
@@ -204,7 +204,7 @@ def _pins(other: Bundle, queries: _Queries, period: _Period, threads: int) -> np
         and all(np.array_equal(getattr(here, name), getattr(there, name)) for name in ("request_row", "ad_row"))
     )
     if not same:
-        raise MismatchError(
+        raise WrongArtifactError(
             f"{other.path}: by its schema {len(there):,} pairs of the log can be read, by that of {queries.query.path} "
             f"{len(here):,}, and not the same ones"
         )

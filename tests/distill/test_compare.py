@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from contracts import metrics as plain
-from contracts.errors import MismatchError
+from contracts.errors import WrongArtifactError
 from contracts.probability import sigmoid
 from distill.compare import Comparison, compare
 from distill.evaluate import Assessment, Evaluation
@@ -152,7 +152,7 @@ def test_other_pairs_or_another_teacher_are_refused(pairs: ScoredPairs) -> None:
         ({"teacher_version": "t-2"}, "teacher_version is"),
     ):
         other = replace(after, evaluation=msgspec.structs.replace(after.evaluation, **change))
-        with pytest.raises(MismatchError, match=f"new cannot be compared with old: {message}"):
+        with pytest.raises(WrongArtifactError, match=f"new cannot be compared with old: {message}"):
             compare(before, other)
 
 

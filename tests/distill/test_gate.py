@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import adsieve
 from contracts.bundle import Bundle, open_bundle
-from contracts.errors import ArtifactError, ConfigError, MismatchError, WrongArtifactError
+from contracts.errors import ArtifactError, ConfigError, WrongArtifactError
 from contracts.probability import sigmoid
 from contracts.records import LogPaths
 from distill.cli import app
@@ -240,7 +240,7 @@ def test_what_serves_must_be_comparable(run: Run, bundle: Bundle, log: LogPaths,
 
     with pytest.raises(WrongArtifactError, match=r"serves scenario standard, the student of .* shopping"):
         publish_student(run, log, tmp_path / "bundle", gate=beside(scenario="standard"))
-    with pytest.raises(MismatchError, match="has head lead, which the student .* lacks.*--against none"):
+    with pytest.raises(WrongArtifactError, match="has head lead, which the student .* lacks.*--against none"):
         publish_student(run, log, tmp_path / "bundle", gate=beside(tasks=["click", "conversion", "lead"]))
 
 

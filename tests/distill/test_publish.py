@@ -21,7 +21,7 @@ import torch
 
 from contracts.artifact import is_ready
 from contracts.bundle import Bundle, open_bundle
-from contracts.errors import ArtifactError, InputError, MismatchError
+from contracts.errors import ArtifactError, InputError, WrongArtifactError
 from contracts.records import LogPaths
 from contracts.rows import encode_request, parse_time
 from distill.data import read_scored
@@ -142,7 +142,7 @@ def test_a_log_of_another_teacher_is_refused(run: Run, log: LogPaths, tmp_path: 
     index = table.schema.get_field_index("teacher_version")
     pq.write_table(table.set_column(index, "teacher_version", pa.array(["t-2"] * len(table))), tmp_path / "c.parquet")
     other = replace(log, candidates=str(tmp_path / "c.parquet"))
-    with pytest.raises(MismatchError, match="scored by t-2, but .* was distilled from heavy-all-0123456789ab"):
+    with pytest.raises(WrongArtifactError, match="scored by t-2, but .* was distilled from heavy-all-0123456789ab"):
         publish_student(run, other, tmp_path / "bundle", threads=1)
     assert not (tmp_path / "bundle").exists()
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from contracts import metrics as plain
 from contracts.bundle import Bundle
-from contracts.errors import MismatchError, WrongArtifactError
+from contracts.errors import WrongArtifactError
 from contracts.probability import sigmoid
 from contracts.records import LogPaths
 from contracts.schema import FeatureSchema
@@ -176,7 +176,7 @@ def test_a_schema_that_reads_other_pairs_is_refused(
     plainly = skew.read_scored
     monkeypatch.setattr(skew, "read_scored", fewer)
     with pytest.raises(
-        MismatchError, match=r"by its schema [\d,]+ pairs of the log can be read, by that of .* not the"
+        WrongArtifactError, match=r"by its schema [\d,]+ pairs of the log can be read, by that of .* not the"
     ):
         measure_skew(bundle, [other], log, threads=1)
 
