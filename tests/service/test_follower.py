@@ -138,6 +138,24 @@ def test_an_unreadable_pointer_stops_neither_its_own_scenario_nor_others(followe
     assert follower.is_ready
 
 
+@pytest.mark.parametrize("lost", ["current/shopping.json", "current"])
+def test_a_lost_pointer_is_told_and_what_serves_goes_on(follower, own_world, own_settings, lost):
+    follower.poll()
+    serving, path = dict(follower.snapshot.releases), own_world.root / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    follower.poll()
+    assert "current/shopping.json: missing" in follower.failures["shopping"].error
+    assert follower.snapshot.releases == serving
+    begun = Follower(own_world.store, own_settings, Telemetry())
+    begun.poll()
+    assert "current/shopping.json: missing" in begun.failures["shopping"].error
+    assert not begun.is_ready
+    own_world.store.restore("shopping")
+    begun.poll()
+    assert "shopping" not in begun.failures
+    assert begun.snapshot.releases["shopping"].release == serving["shopping"].release
+
+
 def test_an_unreadable_record_of_the_newest_release_leaves_the_older_ones(follower, own_world):
     older = own_world.store.current("shopping")
     newest = own_world.publish("shopping", 1)
