@@ -44,8 +44,10 @@ class Connection:
 
         try:
             yield
-        except redis.WatchError:
-            raise
+        except redis.WatchError as error:
+            if _LOST_WATCH not in str(error):
+                raise
+            raise RedisError(f"{self.name}: cannot be reached while {what}: {error}") from error
         except redis.TimeoutError as error:
             tls = f"; {_NO_TLS}" if self.name.startswith("rediss:") and "connecting" in str(error) else ""
             raise RedisError(f"{self.name}: no answer in time while {what} ({error}){tls}; {_LIMITS}") from error
@@ -63,6 +65,8 @@ def _plain(message: str) -> str:
     return message.rpartition(" of pipeline caused error: ")[2]
 
 
+_LOST_WATCH = "occurred while watching"
+"""What redis-py says where the connection broke while keys were watched, as it does where somebody changed one."""
 _LIMITS = "ADSIEVE_REDIS_TIMEOUT_S, _ANSWER_TIMEOUT_S and _CONNECT_TIMEOUT_S set the limits"
 _NO_TLS = "rediss:// asks for TLS: does the server speak it on this port? redis:// does without"
 _PASSWORD = "the password is read from ADSIEVE_REDIS_PASSWORD, the user from the URL"

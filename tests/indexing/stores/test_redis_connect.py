@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import redis
 
 from contracts.errors import InputError
 from contracts.release import Release
@@ -73,6 +74,29 @@ def test_a_server_that_stands_still_is_told_not_waited_for(
     patient = RedisStore(server.url, tmp_path / "host")  # type: ignore[attr-defined]
     patient.refresh()
     assert patient.current("shopping") == release
+
+
+def test_a_connection_that_breaks_while_keys_are_watched_is_told_as_such(server: object) -> None:
+    connection = connect(server.url)  # type: ignore[attr-defined]
+
+    def broken() -> None:
+        with connection.naming("moving"), connection.client.pipeline() as transaction:
+            transaction.watch("key")
+            server.empty()  # type: ignore[attr-defined]
+            transaction.get("key")
+
+    def changed() -> None:
+        with connection.naming("moving"), connection.client.pipeline() as transaction:
+            transaction.watch("key")
+            connection.client.set("key", "other")
+            transaction.multi()
+            transaction.set("key", "own")
+            transaction.execute()
+
+    with pytest.raises(RedisError, match="cannot be reached while moving: .* occurred while watching"):
+        broken()
+    with pytest.raises(redis.WatchError):
+        changed()
 
 
 def test_tls_of_a_server_without_it_is_told_within_the_time_of_a_connection(
