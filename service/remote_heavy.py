@@ -168,6 +168,8 @@ class RemoteRunner:
             logits = decode_logits(self._post(body, end), call)
         except Exception as error:
             told = _told(error, self._url, left_s)
+            if deadline.has_passed:
+                raise told from error  # the request had little time: no fault of the host
             with self._lock:
                 self._faults[call.heavy.version] = HostFault(str(told), time.time())
             # A host that lacks one version answers for others: no reason to leave it alone.

@@ -24,7 +24,7 @@ from service.heavy_role import create_heavy_app
 from service.heavy_wire import HeavyAnswer, call_of, decode_call, decode_logits, encode_call, encode_logits
 from service.ranker import rank
 from service.releases import Snapshot, load_release
-from service.remote_heavy import Pause, RemoteRunner
+from service.remote_heavy import Pause, RemoteError, RemoteRunner
 from service.wire import decode_request
 
 
@@ -166,6 +166,16 @@ def test_a_host_that_is_down_is_left_alone_after_some_failures_and_found_again(s
         finally:
             server.should_exit = True
             thread.join(30)
+
+
+def test_short_deadlines_are_no_failures_of_the_host(servers, heavy_settings, call):
+    with (
+        servers.canned(None) as host,
+        asking(heavy_settings, host.url, heavy_failures=1, heavy_timeout_ms=60_000.0) as runner,
+    ):
+        for _ in range(3):
+            with pytest.raises(RemoteError, match="did not answer within"):
+                runner.submit(call, Deadline.after_ms(30)).result(30)
 
 
 def test_after_a_pause_one_call_tries():
