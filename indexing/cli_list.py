@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from indexing.listing import Listed
 
 
+_NOWHERE = "has releases of {} and no pointer, nor has this host: the next publish restores it from the releases"
 _LOST = "has lost the releases of {}: they are listed as this host mirrors them, and the next publish brings them back"
 
 
@@ -49,7 +50,11 @@ def list_releases(
             found[name] = recorded(opened.local, name, now)
     try:
         if mirror is None:  # another process may hold the mirror, so that it is asked here for the first time
-            warnings = [f"{shown_store(store)} {_LOST.format(name)}" for name in opened.lost()]
+            lost = opened.lost()
+            warnings = [f"{shown_store(store)} {_LOST.format(name)}" for name in lost if name in known]
+            damaged += [
+                f"DAMAGED STORE: {shown_store(store)} {_NOWHERE.format(name)}" for name in lost if name not in known
+            ]
     except AdsieveError as error:
         mirror = from_mirror(opened, error)
     if mirror is not None:

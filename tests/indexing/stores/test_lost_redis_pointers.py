@@ -4,9 +4,11 @@ import shutil
 from collections.abc import Callable
 
 import pytest
+from typer.testing import CliRunner
 
 from contracts.errors import ArtifactError
 from contracts.release import Release
+from indexing.cli import app
 from indexing.redis_connect import PREFIX, connect
 from indexing.redis_rebuild import rebuild
 from indexing.redis_store import RedisStore
@@ -91,6 +93,10 @@ def test_a_new_host_tells_of_the_lost_pointer_and_rebuilds_it_when_it_publishes(
         with pytest.raises(ArtifactError, match="the pointer of shopping is missing"):
             new.refresh()
     assert new.scenarios() == ["standard"]
+    for name, code, told in (("a", 0, "has lost the releases of shopping"), ("new", 1, "has releases of shopping and")):
+        shown = CliRunner().invoke(app, ["list", "--store", server.url, "--local", str(host(name).root)])
+        assert shown.exit_code == code
+        assert told in shown.output.replace("\n", " ")
     release = publish(new, "third_")
     assert release.previous == names[1]
     assert list(new.names("shopping")) == [release.release_id, names[1], names[0]]
