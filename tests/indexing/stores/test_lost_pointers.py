@@ -1,6 +1,7 @@
 """A pointer that is gone is a lost one, not one that never was: nothing is pruned, and the next change restores it."""
 
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from contracts.errors import ArtifactError, InputError
 from contracts.release import Release
 from indexing.cli import app
 from indexing.store import DirectoryStore
+from tests.indexing.stores.test_store_faults import forked
 
 Publish = Callable[..., Release]
 LOST = ["current/shopping.json", "current", "current and copies"]
@@ -103,6 +105,22 @@ def test_a_first_publish_that_was_killed_lost_no_pointer(publish: Publish, parts
     assert list(store.names("shopping")) == [release.release_id]
     lose(store, "current")
     assert store.scenarios() == ["shopping"]
+
+
+def test_a_first_publish_killed_at_every_second_step_is_no_loss(publish: Publish, tmp_path: Path) -> None:
+    kill_at, killed = 1, signal.SIGKILL
+    while killed:
+        kill_at += 2
+        store = DirectoryStore(tmp_path / str(kill_at))
+        killed = forked(publish, store.root, kill_at)
+        assert killed in (0, signal.SIGKILL)
+        first = store.current("shopping")
+        assert store.scenarios() == ([] if first is None else ["shopping"]), kill_at
+        release = publish(store, "other_")
+        assert release.previous == (None if first is None else first.release_id), kill_at
+        assert store.current("shopping") == release
+        shutil.rmtree(store.root)
+    assert kill_at > 10
 
 
 @pytest.mark.parametrize("folder", ["current", "copies"])
