@@ -37,6 +37,7 @@ def _with_requests(bundle: Bundle, directory: Path, fields: list[dict[str, Any]]
     for path in bundle.path.iterdir():
         (directory / path.name).symlink_to(path)
     lines = [json.dumps({"query": {"country": "DE"}, **more}) for more in fields]
+    (directory / REQUESTS_FILE).unlink()  # a link, through which the bundle itself would be written
     (directory / REQUESTS_FILE).write_text("\n".join(lines) + "\n")
     entries = {**bundle.manifest.files, REQUESTS_FILE: file_entries(directory)[REQUESTS_FILE]}
     return replace(bundle, path=directory, manifest=msgspec.structs.replace(bundle.manifest, files=entries))
