@@ -1,5 +1,6 @@
 """One process that serves an application on a socket that is already bound, until it is told to stop."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
+
+LAST_READ_S = 0.25
+"""From the last connection that is taken until idle ones are closed."""
 
 _TICK_S = 0.05
 
@@ -50,7 +54,7 @@ def serve_process(options: ServeOptions, listener: socket.socket, listening: Cal
         access_log=False,
         timeout_graceful_shutdown=options.settings.shutdown_s,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
     stop = _Stop(server, app.state.stop, options.settings.drain_s)
     server.handle_exit = stop.on_signal  # type: ignore[method-assign]
     threading.Thread(target=_tell, args=(server, listening), daemon=True).start()
@@ -67,6 +71,16 @@ def _application(options: ServeOptions) -> "FastAPI":
 
     faiss.omp_set_num_threads(options.settings.engine_threads)
     return create_app(options.settings) if options.role == "rank" else create_heavy_app(options.settings)
+
+
+class _Server(uvicorn.Server):
+    """Reads what came on connections that it took last, before it closes idle ones: their requests are in flight."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(LAST_READ_S)
+        await super().shutdown(sockets)
 
 
 class _Stop:
