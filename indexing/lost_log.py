@@ -25,9 +25,9 @@ class LogNote(msgspec.Struct, frozen=True):
     log: str
 
 
-def note_log(store: Path, log_id: str) -> None:
-    """Note which log a store has; nothing is written where that is known."""
-    if noted_log(store) != log_id:
+def note_log(store: Path, log_id: str | None) -> None:
+    """Note which log a store has; nothing is written where that is known, or where it has none."""
+    if log_id is not None and noted_log(store) != log_id:
         write_json(store / NOTE, LogNote(log_id))
 
 

@@ -14,7 +14,7 @@ import msgspec
 from contracts.artifact import FileEntry, check_name, file_lock, write_json
 from contracts.errors import AdsieveError, ArtifactError, InputError, WrongArtifactError
 from contracts.release import Judgement, Release, UpdatePosition
-from indexing.lost_log import note_log, noted_log, trace_of_log
+from indexing.lost_log import note_log, trace_of_log
 from indexing.prune import Move, Pruned, prune_store
 from indexing.store_files import (
     BUNDLES,
@@ -104,6 +104,7 @@ class DirectoryStore:
         scenario = check_name(parts.index.scenario, "scenario")
         with self._locked():
             require_updates(self.update_log(), parts.index)
+            note_log(self.root, self.update_log().id)  # of a store that is older than such notes
             place_parts(self.root, parts, two_tower, heavy, index)
             return self._point_to_new(scenario, parts, dict(metrics or {}), judgement)
 
@@ -202,9 +203,8 @@ class DirectoryStore:
 
     def append_updates(self, updates: Sequence[Update]) -> UpdatePosition:
         """Add updates to the log, in this order; durable when it returns the position of the last one."""
-        log, noted = self.update_log(), noted_log(self.root)
-        if noted is None or noted != log.id:
-            note_log(self.root, log.append([]).log)  # first: a log whose updates are acknowledged is known to exist
+        log = self.update_log()
+        note_log(self.root, log.id or log.append([]).log)  # first: a log of acknowledged updates is known to exist
         return log.append(updates)
 
     def trace_of_log(self) -> str | None:

@@ -197,3 +197,12 @@ def test_a_store_that_lost_its_releases_still_takes_a_takedown(store: Path, upda
     assert states(store) == [("ad-1", True)]
     with pytest.raises(InputError, match="has no release"):
         update("-", given=json.dumps({"ad_id": "new", "content": CONTENT}).encode())
+
+
+def test_a_publish_notes_the_log_of_a_store_without_a_note(built: Any, store: Path, update: Callable[..., str]) -> None:
+    update("--takedown", "ad-1")
+    (store / NOTE).unlink()
+    open_store(store).publish(two_tower=built.two_tower.path, heavy=built.heavy.path, index=built.path)
+    shutil.rmtree(store / "updates")
+    with pytest.raises(ArtifactError, match="is gone"):
+        update("--bid", "ad-2=1")
