@@ -219,15 +219,21 @@ def test_a_flipped_bit_of_an_index_is_found_in_every_file(ads: Path, bundles: Pa
     assert len(Index.open(tmp_path / "index")) == 160
 
 
-def test_nothing_depends_on_the_clock(
-    ads: Path, bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("now_s", [0.0, 4e9])
+def test_a_clock_that_is_wrong_changes_no_file(
+    ads: Path, bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now_s: float
 ) -> None:
     build(ads, bundles, tmp_path / "now")
-    clock = {"time": lambda: 0.0, "time_ns": lambda: 0}
+    clock = {"time": lambda: now_s, "time_ns": lambda: int(now_s) * 10**9}
     for name, moved in clock.items():
         monkeypatch.setattr(time, name, moved)
     build(ads, bundles, tmp_path / "then")
     assert files(tmp_path / "then") == files(tmp_path / "now")
     one, other = (Index.open(tmp_path / name).manifest for name in ("now", "then"))
-    assert (one.version, one.watermark) == (other.version, other.watermark)
+    if now_s:  # rows that lie ahead today do not then
+        assert one.watermark < other.watermark
+        assert not any("more than a day ahead" in warning for warning in other.warnings)
+    else:  # all rows seem to come from the future, which is told
+        assert other.watermark.startswith("1970-01-01")
+        assert any("more than a day ahead" in warning for warning in other.warnings)
     assert np.isfinite(Index.open(tmp_path / "then").vectors).all()

@@ -29,9 +29,7 @@ def test_text_that_is_not_utf_8_is_told_with_the_file(ads_table: Callable[..., p
         table = ads_table(3)
         values = pa.array([b"x", b"\xff\xfe", b"z"], pa.binary()).view(pa.string())
         pq.write_table(table.set_column(table.schema.get_field_index(column), column, values), path)
-        with pytest.raises(
-            LogError, match=r"ads\.parquet: damaged, expected Parquet that `adsieve"
-        ):
+        with pytest.raises(LogError, match=r"ads\.parquet: damaged, expected Parquet that `adsieve"):
             list(read_parquet(path, {}))
 
 
