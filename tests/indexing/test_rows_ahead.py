@@ -79,7 +79,7 @@ def test_where_all_rows_lie_ahead_the_watermark_is_the_time_of_the_build(
     assert NOW <= watermark(build(bundles, tmp_path / "as-of", rows, as_of=later)) <= time.time_ns() // 1000
 
 
-@pytest.mark.parametrize("ahead", [DAY // 2, FAR - NOW])
+@pytest.mark.parametrize("ahead", [DAY // 2, FAR - NOW], ids=["half a day", "centuries"])
 def test_a_row_that_lies_ahead_overrules_no_state(table: Any, bundles: Path, tmp_path: Path, ahead: int) -> None:
     rows = table({0: NOW + ahead, 1: NOW + ahead}, bid=[1.0] * 10)
     ids = rows["ad_id"].to_pylist()
