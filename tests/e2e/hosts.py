@@ -42,6 +42,7 @@ LONG_S = 60
 SETTINGS = {
     "ADSIEVE_ENGINE_THREADS": "1",
     "ADSIEVE_HEAVY_ENGINE": "onnxruntime_cpu",
+    "ADSIEVE_QUERY_ENGINE": "onnxruntime_cpu",
     "ADSIEVE_POLL_INTERVAL_S": "0.2",
     "ADSIEVE_FAILED_RETRY_S": "0.5",
     "ADSIEVE_ADMIN_TOKEN": TOKEN,

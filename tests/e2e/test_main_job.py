@@ -11,7 +11,7 @@ import pytest
 SCENARIOS = ("standard", "shopping")
 
 
-EXACT = {"ADSIEVE_HEAVY_ENGINE": "onnxruntime_cpu"}
+EXACT = {"ADSIEVE_HEAVY_ENGINE": "onnxruntime_cpu", "ADSIEVE_QUERY_ENGINE": "onnxruntime_cpu"}
 """The command's own engine; `auto` may serve in BF16, within a gate that tests/service checks."""
 
 
