@@ -57,7 +57,8 @@ def server(world):
     """``adsieve serve`` in a process of its own, ready."""
     port = free_port()
     command = [sys.executable, "-c", SERVE, "--store", str(world.root), "--port", str(port)]
-    environment = os.environ | {"ADSIEVE_ENGINE_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    exact = dict.fromkeys(("ADSIEVE_QUERY_ENGINE", "ADSIEVE_HEAVY_ENGINE"), "onnxruntime_cpu")
+    environment = os.environ | exact | {"ADSIEVE_ENGINE_THREADS": "1", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         try:
