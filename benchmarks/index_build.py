@@ -34,9 +34,10 @@ from benchmarks.harness import Target, finish, parser
 from benchmarks.heavy_serving_setup import GEMM_FLOPS, bf16_products
 from benchmarks.index_build_setup import make_model, seal, seal_heavy, write_ads
 from contracts.bundle import Bundle
+from engines.names import ENGINES, GPU_ENGINES
 from engines.openvino_cpu import has_bf16
 from engines.protocol import Engine
-from indexing.pin_engine import GPU_ENGINES, PIN_ENGINES, open_pin_engine
+from indexing.pin_engine import open_pin_engine
 from towers.two_tower import TwoTower
 
 THREADS = 2
@@ -131,7 +132,7 @@ def _flops(model: TwoTower) -> int:
 
 def _tower_rates(bundle: Bundle, model: TwoTower) -> dict[str, Rate]:
     flat = np.random.default_rng(0).standard_normal((TOWER_ROWS, model.tables.flat_dim("ad")), np.float32)
-    names = [name for name in PIN_ENGINES if name not in GPU_ENGINES]
+    names = [name for name in ENGINES if name not in GPU_ENGINES]
     engines = {name: open_pin_engine(bundle, name, threads=THREADS) for name in names}
     rates: dict[str, Rate] = {
         f"{name}, {batch} at once": partial(_engine_rate, engine, flat, batch)

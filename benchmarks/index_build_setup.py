@@ -112,7 +112,12 @@ def write_ads(directory: Path, num_ads: int) -> Path:
 
 def make_model() -> TwoTower:
     """Both towers with random weights; cross layers start small, which would flatter BF16, and are drawn larger."""
-    model = build_two_tower(make_schema(), towers(), seed=0).eval()
+    return drawn_larger(build_two_tower(make_schema(), towers(), seed=0))
+
+
+def drawn_larger(model: TwoTower) -> TwoTower:
+    """The model, ready to be sealed, with larger weights of cross layers and biases that are not zero."""
+    model.eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if ".cross." in name and name.endswith("weight") and "down" not in name:

@@ -48,13 +48,15 @@ class KnownAnswers:
         return self._known[key]
 
 
-def main() -> None:
-    """Serve."""
+def know_answers() -> None:
+    """Put the stand-in into this process."""
     if getattr(answering, "light_stage", None) is not light_stage:
         raise RuntimeError("service.answering no longer calls service.ranker.light_stage: adapt serving_floor")
     vars(answering)["light_stage"] = KnownAnswers()
-    adsieve.main()
 
+
+if __name__ in ("__main__", "__mp_main__"):  # the latter in each worker, which imports this module anew
+    know_answers()
 
 if __name__ == "__main__":
-    main()
+    adsieve.main()

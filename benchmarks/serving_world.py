@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow.parquet as pq
-import torch
 from safetensors.numpy import save_file
 
 from benchmarks.heavy_serving_setup import Setup, rows, score, serving, set_up
+from benchmarks.index_build_setup import drawn_larger
 from benchmarks.naive_serving import NaiveServing
 from benchmarks.serving_requests import BLOCK, EVENT_TIME, SCENARIO, ads_block, bodies, towers_schema
 from contracts.artifact import write_json
@@ -56,14 +56,7 @@ class World:
 
 def make_model() -> TwoTower:
     """Random weights, drawn so that no cross layer is near the identity and ads differ."""
-    model = build_two_tower(towers_schema(), standard(), seed=0).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if ".cross." in name and name.endswith("weight") and "down" not in name:
-                parameter.mul_(2.0)
-            elif name.endswith("bias") and not name.startswith("tables."):
-                parameter.uniform_(-0.1, 0.1)
-    return model
+    return drawn_larger(build_two_tower(towers_schema(), standard(), seed=0))
 
 
 def make_world(directory: Path, num_ads: int, *, with_heavy: bool, with_plain: bool) -> World:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from engines.names import program_path
 from engines.torch_program_writer import write_program
 from heavy_ranker.backbones.protocol import RequestState
 from heavy_ranker.config import ModelConfig
@@ -16,7 +17,7 @@ from heavy_ranker.export_split import with_split_mixers
 from heavy_ranker.ranker import HeavyRanker
 from heavy_ranker.rows import EvenRows
 from heavy_ranker.serving import EVENTS, MASK
-from heavy_ranker.serving_engines import ADS_GRAPH, LENGTH_SUFFIX, REQUEST_GRAPH, program_path
+from heavy_ranker.serving_engines import ADS_GRAPH, LENGTH_SUFFIX, REQUEST_GRAPH
 from heavy_ranker.split_mixer import SplitMixer
 from heavy_ranker.token_mixer import TokenMixer
 from modeling.lookups import SideInputs

@@ -17,11 +17,12 @@ from contracts.errors import MismatchError
 from contracts.probability import sigmoid
 from contracts.schema import FeatureSchema
 from engines.lookup import LookedUp, TableLookup
+from engines.names import EXACT_ENGINE, GPU_ENGINES
 from engines.parity import FP32_GATE, check_parity
 from engines.protocol import Engine
 from engines.select import GATES, Trial
 from heavy_ranker.encoders import HeavyEncoders
-from heavy_ranker.serving_engines import EXACT_ENGINE, GPU_ENGINES, PREPARING_ENGINES, fastest, load_pair
+from heavy_ranker.serving_engines import PREPARING_ENGINES, fastest, load_pair
 from heavy_ranker.serving_rows import GroupedRows, similar_sizes
 
 EVENTS, MASK = ".embeddings", ".mask"

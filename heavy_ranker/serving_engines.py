@@ -1,18 +1,25 @@
 """The engines that can run a heavy bundle's two graphs, and the choice between them."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar
 
 import numpy as np
 
 from contracts.bundle import PARITY_FILE, Bundle
-from contracts.errors import ConfigError
 from contracts.layout import side_layout
 from contracts.schema import FeatureSchema
+from engines.names import (
+    ENGINES,
+    GPU_ENGINES,
+    EngineName,
+    engines_here,
+    plans_directory,
+    program_path,
+    unknown_engine,
+)
 from engines.onnxruntime_cpu import OnnxRuntimeEngine, onnx_specs
 from engines.openvino_cpu import OpenVinoEngine, Precision
 from engines.parity import Run
@@ -23,18 +30,11 @@ REQUEST_GRAPH, ADS_GRAPH = "request.onnx", "ads.onnx"
 LENGTH_SUFFIX = "_length"
 """The graphs call the length of a sequence ``<sequence>_length``."""
 
-EngineName = Literal["onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch_cuda", "tensorrt"]
-ENGINES: tuple[EngineName, ...] = get_args(EngineName)
-EXACT_ENGINE: EngineName = "onnxruntime_cpu"
-"""Serves where results must not depend on what a machine measured: fp32, and on every machine."""
 PREPARING_ENGINES: tuple[EngineName, ...] = ("openvino_fp32", "openvino_bf16")
 """Compile graphs once more for sizes that are known beforehand."""
-GPU_ENGINES: tuple[EngineName, ...] = ("torch_cuda", "tensorrt")
 
 GPU_BUCKETS = {"requests": (1, 4), "ads": (64, 128, 256, 512, 1024)}
 """Shapes that a GPU engine prepares when it is loaded; each sequence has its full length there."""
-NVIDIA_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
-"""One exists where a process can reach an NVIDIA GPU; asking torch would cost seconds on every other machine."""
 
 TYPICAL_ADS = 100
 SECONDS = 0.2
@@ -63,7 +63,7 @@ def load_pair(bundle: Bundle, name: str, *, threads: int, prepared: Sequence[int
     """
     graphs = bundle.file(REQUEST_GRAPH), bundle.file(ADS_GRAPH)
     if name not in ENGINES:
-        raise ConfigError(f"engine: expected auto or one of {', '.join(ENGINES)}, got {name!r}")
+        raise unknown_engine(name)
     if name in GPU_ENGINES:
         return EnginePair(*(open_on_gpu(bundle, graph, name) for graph in graphs))
     return open_on_cpu(*graphs, name=name, threads=threads, prepared=prepared_sizes(bundle.schema, prepared))
@@ -121,35 +121,13 @@ def open_on_gpu(
         return open_torch_cuda(program, buckets=buckets, splits=splits, precision=precision, device=device)
     from engines.tensorrt_gpu import open_tensorrt
 
-    plans = _plans(bundle)
+    plans = plans_directory(bundle.manifest.version)
     return open_tensorrt(graph, buckets=buckets, cache=plans, splits=splits, precision=precision, device=device)
 
 
 def _length(bundle: Bundle, size: str) -> int:
     """The length of a sequence, from the name that the graph gives to it."""
     return bundle.schema.side_features("query")[size.removesuffix(LENGTH_SUFFIX)].max_length or 1
-
-
-def _plans(bundle: Bundle) -> Path:
-    """Where TensorRT's plans are kept: beside the user's other caches, since a bundle is sealed."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "adsieve" / "plans" / bundle.manifest.version
-
-
-def program_path(graph: Path) -> Path:
-    """Where the torch program of an ONNX graph lies: beside it.
-
-    Example:
-        >>> program_path(Path("ads.onnx")).name
-        'ads.program.safetensors'
-    """
-    return graph.with_suffix(".program.safetensors")
-
-
-def candidates() -> tuple[EngineName, ...]:
-    """The engines worth trying on this machine."""
-    has_gpu = any(device.exists() for device in NVIDIA_DEVICES)
-    return tuple(name for name in ENGINES if has_gpu or name not in GPU_ENGINES)
 
 
 def fastest(bundle: Bundle, load: Callable[[EngineName], Loaded], *, run: Callable[[Loaded], Run]) -> Selection[Loaded]:
@@ -165,7 +143,7 @@ def fastest(bundle: Bundle, load: Callable[[EngineName], Loaded], *, run: Callab
     """
     tensors = bundle.tensors(PARITY_FILE)
     return select_engine(
-        [Candidate(name=name, load=partial(load, name), gate=GATES[name]) for name in candidates()],
+        [Candidate(name=name, load=partial(load, name), gate=GATES[name]) for name in engines_here()],
         tensors,
         run=run,
         source=str(bundle.path / PARITY_FILE),

@@ -11,9 +11,10 @@ from contracts.encoding import Encoded, EncodedBatch, Encoder
 from contracts.half import half_is_finite
 from contracts.probability import sigmoid
 from contracts.records import plain_text, utc_micros
+from engines.names import EXACT_ENGINE
 from indexing.attributes import ATTRIBUTES, BID_RULE, AdAttributes, ad_attributes, invalid_bids
 from indexing.counters import Counters
-from indexing.pin_engine import EXACT_ENGINE, OpeningEngines, Spread, choose_pin_engine, embed_in_pieces
+from indexing.pin_engine import OpeningEngines, Spread, choose_pin_engine, embed_in_pieces
 from indexing.precision import CHECKED_ADS, CHECKED_QUERIES, NO_LOSS, PrecisionLoss, precision_loss, spread_rows
 from indexing.saved_queries import saved_query_embeddings
 from indexing.shift import ad_profile, shift_warnings

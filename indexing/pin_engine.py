@@ -6,36 +6,24 @@ ads. Calls are as the build makes them: pieces of ``ROWS`` ads, one thread each,
 Shapes: R requests, A ads, H heads, D width of a head's vector, F width of the flat input.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 
 from contracts.bundle import GRAPHS, PARITY_FILE, Bundle
 from contracts.encoding import Encoded
-from contracts.errors import AdsieveError, ConfigError
-from contracts.probability import sigmoid
+from contracts.errors import AdsieveError
 from contracts.progress import tell
 from engines.lookup import TableLookup
-from engines.onnxruntime_cpu import OnnxRuntimeEngine, onnx_specs
-from engines.openvino_cpu import OpenVinoEngine
+from engines.names import ENGINES, GPU_ENGINES, engines_here, unknown_engine
 from engines.parity import Run
 from engines.protocol import Engine
 from engines.select import GATES, Candidate, Selection, select_engine
-
-PinEngineName = Literal["onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch_cuda", "tensorrt"]
-PIN_ENGINES: tuple[PinEngineName, ...] = get_args(PinEngineName)
-EXACT_ENGINE: PinEngineName = "onnxruntime_cpu"
-"""fp32, and on every machine: what others are compared with on real ads."""
-GPU_ENGINES: tuple[PinEngineName, ...] = ("torch_cuda", "tensorrt")
-NVIDIA_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
-"""One exists where a process can reach an NVIDIA GPU."""
+from towers.tower_engine import open_tower, pair_probabilities
 
 Spread = Callable[[Callable[[int], np.ndarray], Iterable[int]], Iterable[np.ndarray]]
 
@@ -59,18 +47,7 @@ def open_pin_engine(bundle: Bundle, name: str, *, threads: int) -> Engine:
         AdsieveError: The engine is not installed, or the machine lacks what it needs.
         ArtifactError: The graph cannot be loaded.
     """
-    graph = bundle.file(PIN_GRAPH)
-    match name:
-        case "onnxruntime_cpu":
-            return OnnxRuntimeEngine(graph, threads=1)
-        case "openvino_fp32" | "openvino_bf16":
-            precision: Literal["fp32", "bf16"] = "bf16" if name == "openvino_bf16" else "fp32"
-            return OpenVinoEngine(
-                graph, threads=threads, precision=precision, streams=threads, buckets=_sizes(graph, (ROWS,))
-            )
-        case "torch_cuda" | "tensorrt":
-            return _open_on_gpu(bundle, graph, name)
-    raise ConfigError(f"engine: expected auto or one of {', '.join(PIN_ENGINES)}, got {name!r}")
+    return open_tower(bundle, PIN_GRAPH, name, threads=threads, calls=threads, rows=ROWS, gpu_rows=GPU_ROWS)
 
 
 class OpeningEngines:
@@ -95,7 +72,7 @@ class OpeningEngines:
         open_engine: Callable[..., Engine] = open_pin_engine,
         limit_s: float = OPENING_LIMIT_S,
     ) -> None:
-        names = [known for known in PIN_ENGINES if name in ("auto", known) and known not in GPU_ENGINES]
+        names = [known for known in ENGINES if name in ("auto", known) and known not in GPU_ENGINES]
         self._limit_s = limit_s
         self._deadline: float | None = None
         self._opening: dict[str, Future[Engine]] = {
@@ -161,11 +138,9 @@ def choose_pin_engine(
         ArtifactError: No engine that was asked for passes; the message says for each what it lacks.
         ConfigError: No engine has this name.
     """
-    if name not in ("auto", *PIN_ENGINES):
-        raise ConfigError(f"engine: expected auto or one of {', '.join(PIN_ENGINES)}, got {name!r}")
-    has_gpu = any(device.exists() for device in NVIDIA_DEVICES)
-    known = [engine for engine in PIN_ENGINES if has_gpu or engine not in GPU_ENGINES]
-    tried = known if name == "auto" else [name]
+    if name not in ("auto", *ENGINES):
+        raise unknown_engine(name)
+    tried = engines_here() if name == "auto" else [name]
     selection = select_pin_engine(bundle, lookup, tried, threads=threads, opening=opening)
     return selection.name, selection.loaded
 
@@ -215,12 +190,6 @@ def embed_in_pieces(engine: Engine, lookup: TableLookup, ads: Encoded, spread: S
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
-def pair_probabilities(query: np.ndarray, pins: np.ndarray) -> np.ndarray:
-    """Probabilities of each request with each ad: [R, H, D+2] and [A, H, D+2] to float32 [R * A, H]."""
-    logits = np.einsum("rhd,ahd->rah", query, pins, optimize=True)
-    return sigmoid(logits.reshape(-1, logits.shape[2]))
-
-
 def _probabilities_of(engine: Engine, query: np.ndarray, num_saved: int, threads: int) -> Run:
     """How an engine runs: the first ``num_saved`` ads to probabilities. A longer input is for its time."""
 
@@ -232,24 +201,3 @@ def _probabilities_of(engine: Engine, query: np.ndarray, num_saved: int, threads
         return {"probabilities": pair_probabilities(query, np.concatenate(pins)[:num_saved])}
 
     return run
-
-
-def _sizes(graph: Path, rows: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Numbers of rows by the name that the graph gives to them."""
-    inputs, _ = onnx_specs(graph)
-    return {size: rows for spec in inputs for size in spec.axes.values()}
-
-
-def _open_on_gpu(bundle: Bundle, graph: Path, name: str) -> Engine:
-    """Not yet run on a GPU. A bundle without the tower's torch program has no ``torch_cuda``."""
-    buckets = _sizes(graph, GPU_ROWS)
-    if name == "torch_cuda":
-        from engines.torch_cuda import open_torch_cuda
-
-        program = graph.with_suffix(".program.safetensors")
-        return open_torch_cuda(program, buckets=buckets, splits=tuple(buckets))
-    from engines.tensorrt_gpu import open_tensorrt
-
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    plans = Path(root) / "adsieve" / "plans" / bundle.manifest.version
-    return open_tensorrt(graph, buckets=buckets, cache=plans, splits=tuple(buckets))

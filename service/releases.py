@@ -19,7 +19,7 @@ from contracts.errors import ArtifactError, MismatchError
 from contracts.release import Release, check_pairing
 from contracts.schema import FeatureSchema
 from contracts.utility import ObjectiveColumns
-from heavy_ranker.serving import EXACT_ENGINE
+from engines.names import EXACT_ENGINE
 from indexing.index import Index, Pins
 from indexing.live import LiveIndex
 from indexing.overlay_private import private_live_index

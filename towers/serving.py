@@ -13,11 +13,12 @@ from contracts.half import as_float
 from contracts.row_encoder import RowEncoder
 from contracts.schema import FeatureSchema
 from engines.lookup import TableLookup
+from engines.names import EXACT_ENGINE
 from engines.onnxruntime_cpu import OnnxRuntimeEngine
 from engines.parity import check_parity
 from engines.protocol import Engine
 from engines.select import Trial
-from towers.query_engine import EXACT_ENGINE, open_query_engine, select_query_engine
+from towers.query_engine import open_query_engine, select_query_engine
 
 PARITY_TOLERANCE = 1e-4
 """Largest error of an embedding, relative above 1: fp32 engines sum in other orders."""

@@ -9,20 +9,12 @@ import torch
 from contracts.encoding import Encoded
 from contracts.errors import ArtifactError, ConfigError
 from contracts.probability import sigmoid
+from engines.names import ENGINES, EXACT_ENGINE, engines_here, program_path
 from engines.parity import BF16_GATE, FP32_GATE
 from heavy_ranker.data import read_impressions
 from heavy_ranker.export_graphs import with_gains_folded
 from heavy_ranker.serving import VARIABLE_LENGTHS, HeavyServing
-from heavy_ranker.serving_engines import (
-    ADS_GRAPH,
-    ENGINES,
-    EXACT_ENGINE,
-    REQUEST_GRAPH,
-    candidates,
-    open_on_gpu,
-    program_path,
-    typical_call,
-)
+from heavy_ranker.serving_engines import ADS_GRAPH, REQUEST_GRAPH, open_on_gpu, typical_call
 from heavy_ranker.serving_rows import GroupedRows, similar_sizes
 from modeling.batches import gather
 
@@ -65,7 +57,7 @@ def test_the_default_engine_is_exact_and_the_same_on_every_machine(exact):
 
 def test_auto_serves_the_fastest_that_passes_and_tells_what_the_others_did(bundle):
     serving = HeavyServing.load(bundle, threads=1, engine="auto")
-    assert [trial.name for trial in serving.trials] == list(candidates())
+    assert [trial.name for trial in serving.trials] == list(engines_here())
     chosen = next(trial for trial in serving.trials if trial.status == "serves")
     assert chosen.name == serving.engine
     assert chosen.ms == min(trial.ms for trial in serving.trials if trial.ms is not None)
@@ -87,10 +79,10 @@ def test_an_unknown_engine_is_named(bundle):
 
 
 def test_gpu_engines_are_candidates_only_where_a_gpu_is(monkeypatch, tmp_path):
-    monkeypatch.setattr("heavy_ranker.serving_engines.NVIDIA_DEVICES", (tmp_path / "absent",))
-    assert candidates() == ENGINES[:3]
+    monkeypatch.setattr("engines.names.NVIDIA_DEVICES", (tmp_path / "absent",))
+    assert engines_here() == ENGINES[:3]
     (tmp_path / "absent").touch()
-    assert candidates() == ENGINES
+    assert engines_here() == ENGINES
 
 
 def test_a_typical_call_is_one_request(bundle, exact):

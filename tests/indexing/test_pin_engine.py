@@ -13,10 +13,12 @@ from safetensors.numpy import load_file, save_file
 from contracts.artifact import file_entries
 from contracts.bundle import Bundle, open_bundle
 from contracts.errors import ArtifactError, ConfigError
+from engines.names import ENGINES, EXACT_ENGINE, NVIDIA_DEVICES
 from indexing import pin_engine
 from indexing.embed import AdEmbedder
-from indexing.pin_engine import EXACT_ENGINE, choose_pin_engine, embed_in_pieces, open_pin_engine, pair_probabilities
+from indexing.pin_engine import choose_pin_engine, embed_in_pieces, open_pin_engine
 from towers.serving import TwoTowerServing
+from towers.tower_engine import pair_probabilities
 
 CPU_ENGINES = ("onnxruntime_cpu", "openvino_fp32")
 
@@ -51,7 +53,7 @@ def test_pair_probabilities_equal_a_loop() -> None:
 
 def test_auto_takes_an_engine_that_passes_and_a_name_takes_that_one(bundle: Bundle) -> None:
     lookup = TwoTowerServing.load(bundle, threads=1).ad_lookup
-    assert choose_pin_engine(bundle, lookup)[0] in pin_engine.PIN_ENGINES
+    assert choose_pin_engine(bundle, lookup)[0] in ENGINES
     for name in CPU_ENGINES:
         assert choose_pin_engine(bundle, lookup, name=name)[0] == name
     with pytest.raises(ConfigError, match="engine: expected auto or one of onnxruntime_cpu, .*, got 'tpu'"):
@@ -59,7 +61,7 @@ def test_auto_takes_an_engine_that_passes_and_a_name_takes_that_one(bundle: Bund
 
 
 def test_an_engine_for_a_gpu_is_refused_without_one(bundle: Bundle) -> None:
-    if any(device.exists() for device in pin_engine.NVIDIA_DEVICES):
+    if any(device.exists() for device in NVIDIA_DEVICES):
         pytest.skip("this machine has a GPU")
     lookup = TwoTowerServing.load(bundle, threads=1).ad_lookup
     with pytest.raises(ArtifactError, match="no engine can serve: torch_cuda unavailable"):

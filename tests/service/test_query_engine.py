@@ -8,11 +8,13 @@ import pytest
 from contracts.bundle import PARITY_FILE, open_bundle
 from contracts.encoding import Encoded
 from contracts.errors import AdsieveError, ArtifactError, ConfigError
+from engines.names import ENGINES, NVIDIA_DEVICES
 from engines.openvino_cpu import has_bf16
 from engines.parity import BF16_GATE, FP32_GATE
 from service.releases import Snapshot, load_release
-from towers.query_engine import NVIDIA_DEVICES, QUERY_ENGINES, open_query_engine, pair_probabilities
+from towers.query_engine import open_query_engine
 from towers.serving import TwoTowerServing
+from towers.tower_engine import pair_probabilities
 
 
 @pytest.mark.parametrize("engine", ["auto", "onnxruntime_cpu", "openvino_fp32", "openvino_bf16"])
@@ -23,7 +25,7 @@ def test_probabilities_are_the_trained_modules(artifacts: Path, engine: str):
     saved = bundle.tensors(PARITY_FILE)
     tower = TwoTowerServing.load(bundle, threads=1)
     tower.choose_query_engine(bundle, engine, threads=1)
-    assert tower.engine == engine or (engine == "auto" and tower.engine in QUERY_ENGINES)
+    assert tower.engine == engine or (engine == "auto" and tower.engine in ENGINES)
     pins = saved["out.pin_embedding"]
     expected = [1 / (1 + np.exp(-(q[:, None] * pins.swapaxes(0, 1)).sum(2).T)) for q in saved["out.query_embedding"]]
     rows = [Encoded(saved["in.query_ids"][at : at + 1], saved["in.query_floats"][at : at + 1]) for at in range(4)]

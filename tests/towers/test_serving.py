@@ -13,7 +13,7 @@ import torch
 
 from contracts.errors import ArtifactError
 from contracts.schema import FeatureSchema
-from towers import query_engine, serving
+from towers import query_engine, serving, tower_engine
 from towers.serving import TwoTowerServing, score, split_pin_embedding
 from towers.two_tower import TwoTower
 
@@ -96,10 +96,13 @@ def test_parity_names_the_output_that_is_off(served: TwoTowerServing, rows: Any)
         served.check_parity(off)
 
 
-@pytest.mark.parametrize("module", [serving, query_engine])
+@pytest.mark.parametrize("module", [serving, query_engine, tower_engine])
 def test_serving_imports_neither_torch_nor_model_code(module: ModuleType) -> None:
     tree = ast.parse(Path(module.__file__ or "").read_text())
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     own = {name.split(".")[0] for name in modules if name} - set(sys.stdlib_module_names)
     assert own - {"numpy"} <= {"contracts", "engines", "towers"}
-    assert {name for name in modules if name and name.startswith("towers")} <= {"towers.query_engine"}
+    assert {name for name in modules if name and name.startswith("towers")} <= {
+        "towers.query_engine",
+        "towers.tower_engine",
+    }
