@@ -10,8 +10,10 @@ import adsieve
 from service import answering
 from service.api import RankRequest
 from service.deadline import Deadline
-from service.ranker import Outcome, light_stage, rank
+from service.heavy_runner import DirectRunner
+from service.ranker import Outcome, light_stage
 from service.releases import Snapshot
+from service.request_inputs import RequestInputs
 from service.settings import Settings
 
 
@@ -20,6 +22,7 @@ class Known:
     """Stands in for a request between its light stage and its answer."""
 
     outcome: Outcome
+    inputs: RequestInputs
     patience_s: float | None = None
 
     def start_heavy(self, runner: object) -> list[object]:
@@ -44,7 +47,9 @@ class KnownAnswers:
         ids = candidates.get("ids", []) if isinstance(candidates, dict) else candidates or []
         key = len(ids), request.stage
         if key not in self._known:
-            self._known[key] = Known(rank(request, snapshot, settings, deadline))
+            underway = light_stage(request, snapshot, settings, deadline)
+            underway.start_heavy(DirectRunner())
+            self._known[key] = Known(underway.finish(), underway.inputs)
         return self._known[key]
 
 
