@@ -11,16 +11,19 @@ from service.explaining import explain
 from service.features import FeatureNotes
 from service.heavy import HeavyScores
 from service.light import Ranking, Scored
+from service.request_inputs import RequestInputs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """Everything that ranking found.
 
-    ``ids`` are the candidates of the request, None where ads were retrieved; ``final`` are all survivors in final
-    order, and ``heavy`` their scores in the same order, None where that is the light order.
+    ``inputs`` is what the models were given, ``ids`` are the candidates of the request, None where ads were retrieved;
+    ``final`` are all survivors in final order, and ``heavy`` their scores in the same order, None where that is the
+    light order.
     """
 
+    inputs: RequestInputs
     ids: list[str] | None
     resolved: Resolved
     scored: Sequence[Scored]
@@ -82,7 +85,7 @@ class _Shown:
         )
 
     def explain(self) -> Explain:
-        return explain(self._result, self._ranking)
+        return explain(self._result, self._ranking, self._ids())
 
     def _ids(self) -> list[str]:
         ids, scored = self._result.ids, self._result.scored

@@ -116,7 +116,9 @@ class CandidateTrace(msgspec.Struct, frozen=True, kw_only=True):
     A stage is the furthest that an ad reached: ``dropped`` before any score, ``light`` scored, ``survivor`` in the
     running until the end, ``answer`` in the answer. A reason says why it went no further: for dropped ads the names of
     ``dropped``, where ``inactive`` is told apart as ``status`` and ``withdrawn`` (taken down or without budget); then
-    ``survivors`` and ``limit`` for places that others got.
+    ``survivors`` and ``limit`` for places that others got. ``light_ranks`` are places in the light order of all that
+    were scored, ``ranks`` those among the survivors in final order, 1 the best, and ``utilities`` what that order goes
+    by; ``light`` and ``heavy`` are per-impression probabilities by task. What a candidate never got is null.
     """
 
     ids: list[str]
@@ -124,10 +126,34 @@ class CandidateTrace(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[str | None]
     light_utilities: list[float | None]
     omitted: int
+    light_ranks: list[int | None] = []
+    ranks: list[int | None] = []
+    utilities: list[float | None] = []
+    bids: list[float | None] = []
+    objectives: list[str | None] = []
+    light: dict[str, list[float | None]] = {}
+    heavy: dict[str, list[float | None]] | None = None
+
+
+class AdReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one heavy ranker was given of the first 100 ads of the answer that it ranks, as columns over ``ids``.
+
+    ``encoded`` maps each feature of an ad, ``pair`` each feature of user and ad together, to one list of ids or floats
+    an ad, as in ``FeatureReport``. ``lacking`` are pair features that the request did not bring.
+    """
+
+    ids: list[str]
+    encoded: dict[str, list[list[int | float]]]
+    pair: dict[str, list[list[int | float]]]
+    lacking: list[str]
 
 
 class Explain(msgspec.Struct, frozen=True, kw_only=True):
-    """How the answer came about. The lists and logits go with ``ads.ids``; ``features`` is by model version."""
+    """How the answer came about.
+
+    The lists and logits go with ``ads.ids``. ``features`` is by model version, ``ads`` by that of the heavy ranker;
+    ``light_ranks`` are places in the light order of all that were scored, 1 the best.
+    """
 
     bids: list[float]
     objectives: list[str]
@@ -137,6 +163,8 @@ class Explain(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     features: dict[str, FeatureReport]
     candidates: CandidateTrace
+    light_ranks: list[int] = []
+    ads: dict[str, AdReport] = {}
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):

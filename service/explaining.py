@@ -1,48 +1,48 @@
 """How an answer came about: for requests that ask it, beside the fast path. Shapes: K ads of the answer."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from contracts.encoding import Encoded
 from contracts.layout import SideLayout
-from service.api import CandidateTrace, Explain, FeatureReport, Stage
-from service.candidates import Reason
+from service.api import AdReport, Explain, FeatureReport
 from service.features import FeatureNotes
+from service.heavy import HeavyInput, ad_rows, pair_rows
 from service.light import Ranking
+from service.tracing import light_ranks, numbers, traced
 
 if TYPE_CHECKING:
     from service.answer import Result
 
-MAX_TRACED = 1_000
-"""Candidates of a request whose way is told."""
-
-_STAGES: tuple[Stage, ...] = get_args(Stage)
-_DROPPED, _LIGHT, _SURVIVOR, _ANSWER = range(len(_STAGES))
-_WHY_LEFT = {_LIGHT: "survivors", _SURVIVOR: "limit", _ANSWER: None}
+MAX_DETAILED = 100
+"""Ads of an answer whose encoded features are told."""
 
 
-def explain(result: "Result", shown: Ranking) -> Explain:
+def explain(result: "Result", shown: Ranking, ids: list[str]) -> Explain:
     """Explain an answer.
 
     Args:
         result: Everything that ranking found.
         shown: The ads of the answer [K], the first of ``result.final``.
+        ids: Their ids.
     """
     scored = result.scored
     names = [scored[owner].release.objectives.names for owner in shown.owners.tolist()]
     codes = shown.gather([part.pool.objectives for part in scored]).tolist()
     heavy = None if result.heavy is None else result.heavy.logits
+    ranks = light_ranks(scored)
     return Explain(
         bids=shown.gather([part.pool.bids for part in scored]).tolist(),
         objectives=[names_of[code] for names_of, code in zip(names, codes, strict=True)],
         light_utilities=shown.gather([part.utilities for part in scored]).tolist(),
         light_logits=_light_logits(result, shown),
-        heavy_logits=None if heavy is None else {task: _numbers(part[: len(shown)]) for task, part in heavy.items()},
+        heavy_logits=None if heavy is None else {task: numbers(part[: len(shown)]) for task, part in heavy.items()},
         counts={"candidates": result.num_candidates, "ranked": result.num_ranked, "survivors": len(result.final)},
         features=_features(result.notes),
-        candidates=_traced(result, shown),
+        candidates=traced(result, shown, ranks),
+        light_ranks=shown.gather(ranks).tolist(),
+        ads=_ads(result, shown.take(slice(0, MAX_DETAILED)), ids),
     )
 
 
@@ -54,7 +54,7 @@ def _light_logits(result: "Result", shown: Ranking) -> dict[str, list[float | No
         mine = np.flatnonzero(shown.owners == owner)
         for head, task in enumerate(part.release.tasks):
             columns[task][mine] = part.logits[shown.places[mine], head]
-    return {task: _numbers(column) for task, column in columns.items()}
+    return {task: numbers(column) for task, column in columns.items()}
 
 
 def _features(notes: FeatureNotes) -> dict[str, FeatureReport]:
@@ -63,87 +63,42 @@ def _features(notes: FeatureNotes) -> dict[str, FeatureReport]:
         version: FeatureReport(
             missing=report.missing,
             out_of_vocabulary=report.out_of_vocabulary,
-            encoded=_by_feature(*notes.encoded[version]),
+            encoded={name: values[0] for name, values in _by_feature(*notes.encoded[version]).items()},
         )
         for version, report in notes.reports.items()
     }
 
 
-def _by_feature(layout: SideLayout, encoded: Encoded) -> dict[str, list[int | float]]:
-    """One row as ids without padding, and floats, by the name of a feature or of a history's field."""
-    ids, floats = encoded.ids[0], encoded.floats[0]
+def _ads(result: "Result", shown: Ranking, ids: list[str]) -> dict[str, AdReport]:
+    """What each heavy ranker was given of its ads among ``shown``; nothing where it was not asked."""
+    reports = {}
+    for version, given in result.inputs.heavy.items():
+        owners = [at for at, part in enumerate(result.scored) if part.release.versions.heavy == version]
+        members = np.flatnonzero(np.isin(shown.owners, owners))
+        if len(members):
+            reports[version] = _ad_report(result, shown.take(members), given, [ids[at] for at in members.tolist()])
+    return reports
+
+
+def _ad_report(result: "Result", chosen: Ranking, given: HeavyInput, ids: list[str]) -> AdReport:
+    columns, pair_encoder = result.inputs.columns, given.heavy.encoders.pair_encoder
+    pairs = pair_rows(chosen, result.scored, given)
+    pair, lacking = {}, []
+    if pair_encoder is not None and pairs is not None:
+        pair = _by_feature(pair_encoder.layout, pairs)
+        lacking = sorted(set(pair_encoder.features) - set({} if columns is None else columns.pair))
+    encoded = _by_feature(given.heavy.encoders.ad_encoder.layout, ad_rows(chosen, result.scored))
+    return AdReport(ids=ids, encoded=encoded, pair=pair, lacking=lacking)
+
+
+def _by_feature(layout: SideLayout, encoded: Encoded) -> dict[str, list[list[int | float]]]:
+    """Rows as ids without padding, and floats, by the name of a feature or of a history's field."""
     columns = [(column.name, column) for column in layout.bags]
     columns += [(f"{events.name}.{column.name}", column) for events in layout.sequences for column in events.fields]
-    values: dict[str, list[int | float]] = {}
+    values: dict[str, list[list[int | float]]] = {}
     for name, column in columns:
-        given = ids[column.start : column.start + column.width]
-        values[name] = given[given != 0].tolist()
+        given = encoded.ids[:, column.start : column.start + column.width]
+        values[name] = [row[row != 0].tolist() for row in given]
     for dense in layout.dense:
-        values[dense.name] = floats[dense.start : dense.start + dense.width].tolist()
+        values[dense.name] = encoded.floats[:, dense.start : dense.start + dense.width].tolist()
     return values
-
-
-def _traced(result: "Result", shown: Ranking) -> CandidateTrace:
-    """How far the first candidates came, in the order of the request or in that in which they were retrieved."""
-    count = _num_positions(result)
-    stages, utilities = np.full(count, _DROPPED), np.full(count, np.nan)
-    for part in result.scored:
-        stages[part.pool.positions], utilities[part.pool.positions] = _LIGHT, part.utilities
-    positions = [part.pool.positions for part in result.scored]
-    stages[result.final.gather(positions)] = _SURVIVOR
-    stages[shown.gather(positions)] = _ANSWER
-    told = np.arange(count) if result.ids is not None else np.flatnonzero(stages != _DROPPED)
-    places = told[:MAX_TRACED]
-    ids = _ids_at(result, places)
-    return CandidateTrace(
-        ids=ids,
-        stages=[_STAGES[stage] for stage in stages[places].tolist()],
-        reasons=_reasons(result, ids, places, stages[places].tolist()),
-        light_utilities=_numbers(utilities[places]),
-        omitted=len(told) - len(places),
-    )
-
-
-def _num_positions(result: "Result") -> int:
-    if result.ids is not None:
-        return len(result.ids)
-    return max((int(part.pool.positions.max()) + 1 for part in result.scored if len(part.pool.positions)), default=0)
-
-
-def _ids_at(result: "Result", places: np.ndarray) -> list[str]:
-    if result.ids is not None:
-        return [result.ids[place] for place in places.tolist()]
-    found: dict[int, str] = {}
-    for part in result.scored:
-        mine = np.isin(part.pool.positions, places)
-        found.update(zip(part.pool.positions[mine].tolist(), part.release.live.ids(part.pool.rows[mine]), strict=True))
-    return [found[place] for place in places.tolist()]
-
-
-def _reasons(result: "Result", ids: Sequence[str], places: np.ndarray, stages: Sequence[int]) -> list[str | None]:
-    reasons: list[str | None] = []
-    for ad_id, place, stage in zip(ids, places.tolist(), stages, strict=True):
-        if stage != _DROPPED:
-            reasons.append(_WHY_LEFT[stage])
-            continue
-        reason = Reason(int(result.resolved.reasons[place]))
-        reasons.append(_why_inactive(result, ad_id) if reason is Reason.INACTIVE else reason.name.lower())
-    return reasons
-
-
-def _why_inactive(result: "Result", ad_id: str) -> str:
-    """What stops an ad now: an update that came meanwhile may have changed it."""
-    for part in result.scored:
-        live = part.release.live
-        rows = live.lookup([ad_id])
-        if rows[0] >= 0:
-            withdrawn = live.withdrawn(rows)
-            if withdrawn is not None and withdrawn[0]:
-                return "withdrawn"
-            return "inactive" if live.servable(rows)[0] else "status"
-    return "inactive"
-
-
-def _numbers(values: np.ndarray) -> list[float | None]:
-    """A list with null for NaN."""
-    return [None if value != value else value for value in values.tolist()]

@@ -97,7 +97,7 @@ def heavy_calls(ranking: Ranking, scored: Sequence[Scored], inputs: Mapping[str,
         members = np.flatnonzero(np.isin(ranking.owners, mine))
         if len(members):
             chosen = ranking.take(members)
-            ads, pair = _ad_rows(chosen, scored), _pair_rows(chosen, scored, given)
+            ads, pair = ad_rows(chosen, scored), pair_rows(chosen, scored, given)
             calls.append(HeavyCall(heavy=given.heavy, query=given.query, ads=ads, pair=pair, members=members))
     return tuple(calls)
 
@@ -149,7 +149,7 @@ def _stacked(rows: Sequence[Encoded]) -> Encoded:
     return Encoded(np.concatenate([part.ids for part in rows]), np.concatenate([part.floats for part in rows]))
 
 
-def _ad_rows(chosen: Ranking, scored: Sequence[Scored]) -> Encoded:
+def ad_rows(chosen: Ranking, scored: Sequence[Scored]) -> Encoded:
     """The survivors' encoded features, gathered from the live index of each one's release."""
     parts, order = [], []
     for owner in np.unique(chosen.owners):
@@ -167,7 +167,8 @@ def _ad_rows(chosen: Ranking, scored: Sequence[Scored]) -> Encoded:
     return Encoded(ids, floats)
 
 
-def _pair_rows(chosen: Ranking, scored: Sequence[Scored], given: HeavyInput) -> Encoded | None:
+def pair_rows(chosen: Ranking, scored: Sequence[Scored], given: HeavyInput) -> Encoded | None:
+    """Their pair features, those of an ad of which the request tells nothing as missing; None where there are none."""
     if given.heavy.no_pair is None:
         return None
     if given.pair is None:

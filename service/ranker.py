@@ -199,6 +199,7 @@ class Underway:
     def _outcome(self, final: Ranking, heavy: HeavyScores | None) -> Outcome:
         inputs, notes = self.inputs, self.inputs.notes
         result = Result(
+            inputs=inputs,
             ids=inputs.columns.ids if inputs.columns else None,
             resolved=self.resolved,
             scored=self.scored,

@@ -10,7 +10,7 @@ import xxhash
 from contracts.rows import encode_request
 from indexing.update_log import UpdateLog
 from indexing.update_record import Update
-from service import explaining
+from service import explaining, tracing
 from service.app import create_app
 from service.deadline import Deadline
 from service.ranker import rank
@@ -127,7 +127,7 @@ def test_retrieved_ads_are_told_too_and_long_lists_are_cut(snapshot, settings, b
     assert set(traced.stages) == {"light", "answer"}
     utilities = dict(zip(traced.ids, traced.light_utilities, strict=True))
     assert [utilities[ad_id] for ad_id in response.ads.ids] == response.explain.light_utilities
-    monkeypatch.setattr(explaining, "MAX_TRACED", 3)
+    monkeypatch.setattr(tracing, "MAX_TRACED", 3)
     for candidates in (None, [f"shopping-{i}" for i in range(1, 7)]):
         cut = answer(body | {"candidates": candidates}, snapshot, settings).explain.candidates
         assert len(cut.ids) == len(cut.stages) == len(cut.reasons) == len(cut.light_utilities) == 3
@@ -137,3 +137,59 @@ def test_retrieved_ads_are_told_too_and_long_lists_are_cut(snapshot, settings, b
         )
     empty = answer(body | {"candidates": []}, snapshot, settings).explain.candidates
     assert (empty.ids, empty.omitted) == ([], 0)
+
+
+def test_every_candidate_is_told_its_scores_and_its_places_in_both_orders(snapshot, settings, body):
+    ids = [f"{name}-{i}" for i in range(1, 30) for name in ("shopping", "standard", "nobody")]
+    body = body | {"scenario": "auto", "candidates": {"ids": ids}, "survivors": 12}
+    cut = answer(body | {"limit": 5}, snapshot, settings)
+    whole = answer(body, snapshot, settings)
+    for response in (cut, whole):
+        traced = response.explain.candidates
+        rows = dict(zip(traced.ids, range(len(ids)), strict=True))
+        scored = [at for at in range(len(ids)) if traced.light_utilities[at] is not None]
+        best_first = sorted(scored, key=lambda at: (-traced.light_utilities[at], at))
+        assert [traced.light_ranks[at] for at in best_first] == list(range(1, len(scored) + 1))
+        assert sorted(filter(None, traced.ranks)) == list(range(1, 13))
+        assert [traced.ranks[rows[ad_id]] for ad_id in response.ads.ids] == list(range(1, 1 + len(response.ads.ids)))
+        assert [traced.utilities[rows[ad_id]] for ad_id in response.ads.ids] == response.ads.utilities
+        assert [traced.light_ranks[rows[ad_id]] for ad_id in response.ads.ids] == response.explain.light_ranks
+        for column, shown in ((traced.bids, response.explain.bids), (traced.objectives, response.explain.objectives)):
+            assert [column[rows[ad_id]] for ad_id in response.ads.ids] == shown
+        for given, shown in ((traced.light, response.ads.light), (traced.heavy, response.ads.heavy)):
+            assert {
+                task: [column[rows[ad_id]] for ad_id in response.ads.ids] for task, column in given.items()
+            } == shown
+        for at in set(range(len(ids))) - set(scored):
+            columns = (traced.light_ranks, traced.ranks, traced.utilities, traced.bids, traced.objectives)
+            assert [column[at] for column in (*columns, *traced.light.values(), *traced.heavy.values())] == [None] * 9
+    assert cut.explain.candidates.ranks == whole.explain.candidates.ranks
+    assert answer(body | {"stage": "light"}, snapshot, settings).explain.candidates.heavy is None
+
+
+def test_features_of_ads_and_pairs_are_told_as_the_heavy_ranker_got_them(snapshot, settings, body, monkeypatch):
+    ids = [f"shopping-{i}" for i in range(1, 15)]
+    affinity = [float(i) if i % 2 else None for i in range(1, 15)]
+    sent = {"ids": ids, "affinity": affinity}
+    response = answer(body | {"candidates": sent}, snapshot, settings)
+    release = snapshot.releases["shopping"]
+    report = response.explain.ads[release.heavy.version]
+    assert report.ids == response.ads.ids
+    assert report.lacking == []
+    given = dict(zip(ids, affinity, strict=True))
+    assert report.pair == {"affinity": [[given[ad_id] or 0.0] for ad_id in report.ids]}
+    rows = release.live.lookup(report.ids)
+    held, layout = release.live.heavy(rows), release.heavy.encoders.ad_encoder.layout
+    assert report.encoded.keys() == {"ad_key", "tags", "price"}
+    for column in layout.bags:
+        wide = held.ids[:, column.start : column.start + column.width]
+        assert report.encoded[column.name] == [[one for one in row if one] for row in wide.tolist()]
+    assert report.encoded["price"] == held.floats.tolist()
+    bare = answer(body | {"candidates": ids}, snapshot, settings).explain.ads[release.heavy.version]
+    assert (bare.lacking, bare.pair) == (["affinity"], {"affinity": [[0.0]] * len(bare.ids)})
+    monkeypatch.setattr(explaining, "MAX_DETAILED", 3)
+    cut = answer(body | {"candidates": sent}, snapshot, settings).explain.ads[release.heavy.version]
+    assert (cut.ids, len(cut.encoded["price"]), len(cut.pair["affinity"])) == (response.ads.ids[:3], 3, 3)
+    assert answer(body | {"candidates": sent, "stage": "light"}, snapshot, settings).explain.ads == {}
+    mixed = answer(body | {"scenario": "auto", "candidates": [*ids, "standard-1"]}, snapshot, settings).explain.ads
+    assert len(mixed[release.heavy.version].ids) == 3
