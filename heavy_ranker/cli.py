@@ -48,7 +48,7 @@ def train(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file with a whole configuration, instead of a preset; docs/how-to/configuration.md lists every "
+            help="YAML file with a whole configuration, instead of a preset; docs/reference/configuration.md lists every "
             "key."
         ),
     ] = None,

@@ -1,28 +1,19 @@
-"""Writes docs/how-to/configuration.md from the configurations themselves: ``python docs/configuration_page.py``.
-
-Keys, values and defaults come from the fields of the structs, meanings from their docstrings. A test compares the page
-with what this writes (tests/e2e/test_configuration_page.py).
-"""
+"""The page of configurations: keys, values and defaults from the structs' fields, meanings from their docstrings."""
 
 import inspect as python_inspect
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import inspect
 
-PAGE = Path(__file__).parent / "how-to" / "configuration.md"
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 HEAD = """# Every key of a configuration
 
-Written by `python docs/configuration_page.py`. A file given by `--config` is YAML or JSON. A key that it leaves out has
-its default, one without a default must be there, and a key or value that is not listed is refused. The `config.json` of
-a run and of a bundle is such a file. Where there is no default, the value of a preset stands in brackets. A single
-option of the command, such as `--epochs`, wins over the file.
+Made from the structs by `python -m docs.write`. A file given by `--config` is YAML or JSON. A key that it leaves out
+has its default, one without a default must be there, and a key or value that is not listed is refused. The
+`config.json` of a run and of a bundle is such a file. Where there is no default, the value of a preset stands in
+brackets. A single option of the command, such as `--epochs`, wins over the file.
 """
 
 
@@ -134,8 +125,3 @@ def _default(field: Any, example: object, preset: str) -> str:
 
 def _shown(value: object) -> str:
     return msgspec.json.encode(value).decode()
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
-    print(PAGE)
