@@ -6,6 +6,7 @@ result, and within a slice each distinct value is hashed or looked up once.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from contracts.feature_encoders import feature_encoders
 from contracts.layout import SideLayout, side_layout
 from contracts.rows_in_work import RowsInWork
 from contracts.schema import Feature, FeatureSchema, Side
+from contracts.shared_features import Place, SharedFeatures, places
 
 Columns: TypeAlias = Mapping[str, pa.Array | pa.ChunkedArray] | pa.Table | pa.RecordBatch
 
@@ -131,6 +133,7 @@ class Encoder:
         absent: Literal["raise", "missing"] = "raise",
         invalid: Literal["raise", "mark"] = "raise",
         source: str = "",
+        shared: SharedFeatures | None = None,
     ) -> EncodedBatch:
         """Encode B rows.
 
@@ -141,6 +144,7 @@ class Encoder:
             absent: What an absent column is: an error, or missing in every row.
             invalid: What a row is that breaks a rule (NaN, an event later than the request, ...): an error, or marked.
             source: File or dataset, for messages.
+            shared: What encoders of other models made of the same columns; takes in what this one adds.
 
         Raises:
             LogError: An absent column, an Arrow type that the feature cannot read, or an invalid row.
@@ -160,12 +164,14 @@ class Encoder:
             arrays = {name: slice_column(column, start, stop) for name, column in present.items()}
             times = None if event_time is None else event_time[start:stop]
             work = RowsInWork(arrays, ids[start:stop], floats[start:stop], times)
-            self._run(work, source)
+            self._run(work, source, shared, start)
             if work.faults:
                 found = _first_faults(work, start)
                 if invalid == "raise":
                     raise _refused(next(iter(found.values())), present, source)
                 faults = _merge_faults(faults, found)
+                if shared is not None:
+                    shared.detach(start)
                 _clear(work, marked[start:stop])
             coverage = coverage.merge(Coverage(stop - start, work.missing, work.out_of_vocabulary))
         return EncodedBatch(Encoded(ids, floats), marked, coverage, tuple(faults.values()))
@@ -182,11 +188,20 @@ class Encoder:
             raise LogError(f"{start}column {lacking} is missing, expected for side {self.side!r} of the schema")
         return present
 
-    def _run(self, work: RowsInWork, source: str) -> None:
+    @cached_property
+    def _places(self) -> dict[str, Place]:
+        return places(self.schema, self.layout)
+
+    def _run(self, work: RowsInWork, source: str, shared: SharedFeatures | None, start: int) -> None:
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and refused
                 for encoder in self.encoders:
-                    encoder.encode(work)
+                    place = self._places.get(encoder.name) if shared is not None else None
+                    if shared is None or place is None:
+                        encoder.encode(work)
+                    elif not shared.fill(place, work, start):
+                        encoder.encode(work)
+                        shared.keep(place, work, start)
         except WrongTypeError as error:
             raise log_error(source, work.reading, str(error)) from None
         except (UnicodeDecodeError, pa.ArrowInvalid) as error:

@@ -11,6 +11,7 @@ from contracts.encoding import Encoded, EncodedBatch, Encoder
 from contracts.half import half_is_finite
 from contracts.probability import sigmoid
 from contracts.records import plain_text, utc_micros
+from contracts.shared_features import SharedFeatures
 from engines.names import EXACT_ENGINE
 from indexing.attributes import ATTRIBUTES, BID_RULE, AdAttributes, ad_attributes, invalid_bids
 from indexing.counters import Counters
@@ -125,8 +126,9 @@ class AdEmbedder:
             LogError: A column has a type that a feature cannot read, or a value is unknown.
             ArtifactError: The stored vectors lose too much.
         """
+        shared = SharedFeatures() if len(self._encoders) > 1 else None
         encoded = {
-            name: encoder.encode(ads, num_rows=len(ads), invalid="mark", source=source)
+            name: encoder.encode(ads, num_rows=len(ads), invalid="mark", source=source, shared=shared)
             for name, encoder in self._encoders.items()
         }
         valid = ~np.any([batch.invalid for batch in encoded.values()], axis=0)
