@@ -15,9 +15,14 @@ NVIDIA_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 """One exists where a process can reach an NVIDIA GPU; asking torch would cost seconds on every other machine."""
 
 
+def has_nvidia_gpu() -> bool:
+    """Whether this process may reach an NVIDIA GPU."""
+    return any(device.exists() for device in NVIDIA_DEVICES)
+
+
 def engines_here() -> tuple[EngineName, ...]:
     """The engines worth trying on this machine."""
-    has_gpu = any(device.exists() for device in NVIDIA_DEVICES)
+    has_gpu = has_nvidia_gpu()
     return tuple(name for name in ENGINES if has_gpu or name not in GPU_ENGINES)
 
 

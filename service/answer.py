@@ -104,8 +104,9 @@ class _Shown:
         tasks = dict.fromkeys(task for part in scored for task in part.release.tasks)
         columns = {task: np.full(self._num_shown, np.nan) for task in tasks}
         for part, members in zip(scored, self._members, strict=True):
+            probabilities = part.probabilities_at(self._ranking.places[members])
             for head, task in enumerate(part.release.tasks):
-                columns[task][members] = part.probabilities[self._ranking.places[members], head]
+                columns[task][members] = probabilities[:, head]
         return columns
 
 

@@ -5,6 +5,7 @@ Shapes: P ads of one pool, K survivors, H heads.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -17,15 +18,44 @@ CHUNK = 2_048
 """Ads that are gathered and scored at once: what one step writes the next finds in the cache."""
 
 
+class Scored(Protocol):
+    """A pool with its logits and per-impression probabilities [P, H] and utilities [P], wherever they were computed."""
+
+    @property
+    def release(self) -> LoadedRelease: ...
+    @property
+    def pool(self) -> Pool: ...
+    @property
+    def logits(self) -> np.ndarray: ...
+    @property
+    def utilities(self) -> np.ndarray: ...
+
+    def probabilities_at(self, places: np.ndarray) -> np.ndarray:
+        """Probabilities of the ads at these places of the pool, float64 [K, H]."""
+        ...
+
+    def best(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Places of the ``k`` best, best first, equal ones in the order of the pool, and their utilities; None where
+        that is to be found from all utilities."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
-class Scored:
-    """A pool with its logits and per-impression probabilities [P, H] and utilities [P]; never written to again."""
+class ScoredPool:
+    """A pool that this processor scored; never written to again."""
 
     release: LoadedRelease
     pool: Pool
     logits: np.ndarray
     probabilities: np.ndarray
     utilities: np.ndarray
+
+    def probabilities_at(self, places: np.ndarray) -> np.ndarray:
+        """As :class:`Scored` says."""
+        return self.probabilities[places]
+
+    def best(self, k: int) -> None:
+        """As :class:`Scored` says: all utilities are here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +94,24 @@ class Ranking:
         return len(self.owners)
 
 
-def score_pool(release: LoadedRelease, pool: Pool, query_embedding: np.ndarray) -> Scored:
-    """Score every ad of a pool against one query embedding [H, D+2]."""
+def score_pool(
+    release: LoadedRelease, pool: Pool, query_embedding: np.ndarray, *, survivors: int | None = None
+) -> Scored:
+    """Score every ad of a pool against one query embedding [H, D+2], on a GPU where the release has its vectors there.
+
+    Args:
+        survivors: How many of the best are wanted, where nobody will ask for the scores of the others: a GPU then
+            gives no more than these. None: all scores.
+    """
+    if release.device is not None:
+        found = release.device.score(release, pool, query_embedding, survivors)
+        if found is not None:
+            return found
+    return score_here(release, pool, query_embedding)
+
+
+def score_here(release: LoadedRelease, pool: Pool, query_embedding: np.ndarray) -> ScoredPool:
+    """Score every ad of a pool against one query embedding [H, D+2] on this processor."""
     logits = np.empty((len(pool.rows), len(query_embedding)), np.float32)
     for start in range(0, len(pool.rows), CHUNK):
         pins = release.live.pins(pool.rows[start : start + CHUNK])
@@ -74,6 +120,11 @@ def score_pool(release: LoadedRelease, pool: Pool, query_embedding: np.ndarray) 
     if cold.any():
         pins = release.cold.pins
         logits[cold] = score(query_embedding, pins.vectors, pins.bias, pins.scales)
+    return scored_of(release, pool, logits)
+
+
+def scored_of(release: LoadedRelease, pool: Pool, logits: np.ndarray) -> ScoredPool:
+    """A pool whose logits [P, H] are known."""
     probabilities = sigmoid(logits)
     utilities = pool.bids * release.objectives.probability(probabilities, pool.objectives)
-    return Scored(release=release, pool=pool, logits=logits, probabilities=probabilities, utilities=utilities)
+    return ScoredPool(release=release, pool=pool, logits=logits, probabilities=probabilities, utilities=utilities)

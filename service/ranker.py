@@ -121,7 +121,8 @@ def light_stage(
     with watch.stage("light"):
         resolved = _resolve(request, inputs, releases, others, embeddings, settings)
         pools = zip(releases, resolved.pools, embeddings, strict=True)
-        scored = [score_pool(loaded, pool, embedding) for loaded, pool, embedding in pools]
+        few = None if _needs_all_scores(request, releases, settings) else inputs.num_survivors
+        scored = [score_pool(loaded, pool, embedding, survivors=few) for loaded, pool, embedding in pools]
         ranking = choose_survivors(
             scored,
             inputs.num_survivors,
@@ -228,6 +229,11 @@ def _degraded(error: Exception) -> Degraded:
 def _check_deadline(deadline: Deadline, stage: str) -> None:
     if deadline.has_passed:
         raise DeadlineError(f"the deadline passed before {stage}")
+
+
+def _needs_all_scores(request: RankRequest, releases: Sequence[LoadedRelease], settings: Settings) -> bool:
+    """Whether anybody asks for the scores of ads that do not survive: several pools, a draw, ``explain``, a log."""
+    return len(releases) > 1 or settings.explore_share > 0 or request.explain or settings.feedback_dir is not None
 
 
 def _resolve(

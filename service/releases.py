@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from indexing.store_files import ReleasePaths
 from service.api import Versions
 from service.heavies import LoadedHeavy, load_heavy, missing_row
 from towers.serving import TwoTowerServing, split_pin_embedding
+
+if TYPE_CHECKING:
+    from service.device_light import DeviceLight
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +62,8 @@ class LoadedRelease:
     ``objectives`` gives the light head that an objective pays for, ``heavy_objectives``, with the same codes, the heavy
     one; ``index_objectives`` turns the index's codes into these. ``live`` is the index with the updates of the day in
     effect. ``known_features`` are dotted names that any of its models reads from a request, such as
-    ``query.watch.time``; ``opened_at`` is Unix time, ``opened_on`` the same moment on the monotonic clock.
+    ``query.watch.time``; ``device`` scores pools where the vectors lie on a GPU; ``opened_at`` is Unix time,
+    ``opened_on`` the same moment on the monotonic clock.
     """
 
     release: Release
@@ -74,6 +78,7 @@ class LoadedRelease:
     retriever: Retriever
     known_features: frozenset[str]
     warm_up_requests: tuple[bytes, ...]
+    device: "DeviceLight | None" = None
     opened_at: float = field(default_factory=time.time)
     opened_on: float = field(default_factory=time.monotonic)
 

@@ -27,6 +27,7 @@ def pools(utilities):
         SimpleNamespace(
             release=SimpleNamespace(scenario=name),
             pool=SimpleNamespace(rows=np.arange(len(values)), positions=np.array(where, np.intp)),
+            best=lambda k: None,
             utilities=np.array(values, float),
         )
         for name, values, where in zip(NAMES, utilities, positions, strict=False)
