@@ -14,6 +14,7 @@ from service.body import read_body
 from service.follower import Follower
 from service.media import JSON
 from service.openapi import answers, body
+from service.problems import HttpProblem
 from service.settings import Settings
 from service.status import Releases, RollbackRequest, ServingRelease, releases, serving_release
 from service.tokens import require_token
@@ -47,7 +48,7 @@ def admin_router(follower: Follower, settings: Settings) -> APIRouter:
             RollbackRequest,
         )
         store = open_store(settings.store, local=settings.local)
-        return _json(await asyncio.to_thread(_roll_back, store, follower, wanted.scenario))
+        return _json(await asyncio.to_thread(_roll_back, store, follower, wanted))
 
     @router.post(
         "/reload",
@@ -64,13 +65,24 @@ def admin_router(follower: Follower, settings: Settings) -> APIRouter:
     return router
 
 
-def _roll_back(store: Store, follower: Follower, scenario: str) -> ServingRelease:
+def _roll_back(store: Store, follower: Follower, wanted: RollbackRequest) -> ServingRelease:
     try:
-        store.rollback(scenario)
+        if wanted.current is not None:
+            _require_current(store, wanted.scenario, wanted.current)
+        store.rollback(wanted.scenario)
     except InputError as error:
         raise RequestError(str(error), field="scenario") from error
     follower.poll(retry_failed=True)
-    return serving_release(follower, scenario)
+    return serving_release(follower, wanted.scenario)
+
+
+def _require_current(store: Store, scenario: str, expected: str) -> None:
+    """Somebody who saw another release than the current one must not move the pointer."""
+    current = store.current(scenario)
+    found = None if current is None else current.release_id
+    if found != expected:
+        detail = f"the current release of scenario {scenario!r} is {found}, not {expected}; nothing was moved"
+        raise HttpProblem(409, "store", detail)
 
 
 def _json(value: msgspec.Struct) -> Response:

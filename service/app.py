@@ -12,6 +12,7 @@ from service.admin import admin_router
 from service.answering import Answering
 from service.batch_route import PATH as BATCH
 from service.batch_route import BatchRoute
+from service.console_routes import console_router
 from service.feedback import feedback_log
 from service.follower import Follower
 from service.health import health_router
@@ -86,5 +87,6 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(hot_router(BATCH, batch, summary=summary, responses=BATCH_ANSWERS, openapi_extra=BATCH_BODY))
     app.include_router(health_router(follower, telemetry))
     app.include_router(admin_router(follower, settings))
+    app.include_router(console_router(follower, settings, workers))
     add_problem_handlers(app, retry_after_s=settings.retry_after_s)
     return app

@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from service.api import BatchRequest, BatchResponse, Problem, RankRequest, RankResponse
+from service.console_api import ConsoleRankRequest, ConsoleRankResponse, ConsoleReleases, SavedRequests
 from service.media import JSON, MSGPACK
 from service.problems import PROBLEM_JSON
 from service.status import Readiness, Releases, RollbackRequest, ServingRelease
@@ -15,6 +16,7 @@ _REF = "#/components/schemas/{name}"
 _TYPES = (
     *(RankRequest, RankResponse, BatchRequest, BatchResponse, Problem),
     *(Readiness, Releases, RollbackRequest, ServingRelease),
+    *(ConsoleReleases, ConsoleRankRequest, ConsoleRankResponse, SavedRequests),
 )
 
 EXAMPLE = {

@@ -68,6 +68,9 @@ class Settings(BaseSettings):
         survivors: Ads kept for the heavy ranker when the request does not say.
         timeout_ms: Deadline when the request does not say; None is no deadline.
         max_in_flight: Requests being read, waiting or ranked; more get 503 at once.
+        max_waiting: Requests in line that may wait or be ranked once the line has not been empty for ``burst_ms``; more
+            get 503 at once, so that under a load beyond what the process can do the others are answered in time.
+        burst_ms: How long the line may grow to ``max_in_flight``.
         retry_after_s: What a 503 tells the caller to wait.
 
     Policies:
@@ -128,7 +131,8 @@ class Settings(BaseSettings):
         failed_retry_s: Pause before a release that could not be loaded is tried again.
 
     Operations:
-        admin_token: Bearer token of the admin routes; without one they answer 401 to everybody.
+        admin_token: Bearer token of the admin routes; without one they answer 401 to everybody, but that the console
+            tells callers on this machine what it knows.
         rank_token: Bearer token that rank requests need; None lets everybody rank.
         body_timeout_s: How long the body of a request may take to arrive; a slower one gets 408.
         shutdown_s: When told to stop, how long requests in flight may take; what is left then is cut off.
@@ -174,6 +178,8 @@ class Settings(BaseSettings):
     survivors: Count = 100
     timeout_ms: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_MS)] | None = None
     max_in_flight: Count = 64
+    max_waiting: Count = 12
+    burst_ms: Annotated[float, Field(ge=0, le=60_000)] = 100.0
     retry_after_s: Count = 1
 
     unknown_ads: Literal["drop", "score"] = "drop"

@@ -8,9 +8,13 @@ from service.follower import Follower
 
 
 class RollbackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The scenario whose pointer goes one release back."""
+    """The scenario whose pointer goes one release back.
+
+    ``current`` is the release that the caller takes for the current one: where another is, nothing moves (409).
+    """
 
     scenario: str
+    current: str | None = None
 
 
 class RefusedRelease(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,69 @@
+"""The console's page and its files, read once; nothing of them comes from another host, and none is made of a request.
+
+The page itself holds no data, so that it needs no token: it asks for one where the routes under /admin do.
+"""
+
+from dataclasses import dataclass
+from importlib.resources import files
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from service.problems import HttpProblem
+
+PAGE = "index.html"
+
+MEDIA = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+@dataclass(frozen=True)
+class _File:
+    content: bytes
+    media: str
+
+
+def page_router() -> APIRouter:
+    """GET /console and the files of its page."""
+    router, held = APIRouter(), _held()
+
+    @router.get("/console", summary="The console, a page for a browser", response_class=Response)
+    async def page() -> Response:
+        return _respond(held[PAGE])
+
+    @router.get("/console/{name}", include_in_schema=False)
+    async def part(name: str) -> Response:
+        if name not in held:
+            raise HttpProblem(404, "http", f"the console has no file {name!r}")
+        return _respond(held[name])
+
+    return router
+
+
+def _respond(file: _File) -> Response:
+    return Response(file.content, headers=HEADERS | {"Content-Type": file.media})
+
+
+def _held() -> dict[str, _File]:
+    folder = files("service").joinpath("console")
+    held = {}
+    for path in folder.iterdir():
+        media = MEDIA.get(f".{path.name.rpartition('.')[2]}")
+        if media is not None:
+            held[path.name] = _File(path.read_bytes(), media)
+    return held
