@@ -1,0 +1,38 @@
+# The service on an NVIDIA GPU, either role. CUDA comes with the wheels, the driver from the host (NVIDIA container toolkit).
+#   docker build -f deploy/docker/service-gpu.Dockerfile -t adsieve-service-gpu .
+# The libraries of tensorrt come from its vendor's index, which pip asks by itself.
+FROM python:3.11-slim AS build
+# Another index: --build-arg PIP_INDEX_URL=... --build-arg PIP_EXTRA_INDEX_URL=...
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /src
+RUN python -m venv /opt/adsieve
+COPY requirements/ requirements/
+RUN /opt/adsieve/bin/python -m pip install --quiet -r requirements/gpu.txt
+COPY . .
+RUN /opt/adsieve/bin/python -m pip install --quiet --no-deps . && /opt/adsieve/bin/adsieve serve --help >/dev/null
+
+FROM python:3.11-slim
+LABEL org.opencontainers.image.title="adsieve service on a GPU" org.opencontainers.image.licenses="Apache-2.0"
+# Numeric, so that Kubernetes can tell that it is not root. What is written lies in two volumes and /tmp.
+RUN groupadd --gid 10001 adsieve \
+    && useradd --uid 10001 --gid 10001 --no-log-init --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin adsieve \
+    && install --directory --owner 10001 --group 10001 --mode 0750 /var/cache/adsieve /var/lib/adsieve
+COPY --from=build /opt/adsieve /opt/adsieve
+ENV PATH=/opt/adsieve/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONDONTWRITEBYTECODE=1 \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    XDG_CACHE_HOME=/var/cache/adsieve \
+    ADSIEVE_STORE=/var/lib/adsieve/store \
+    ADSIEVE_LOCAL=/var/cache/adsieve/local
+WORKDIR /var/lib/adsieve
+VOLUME ["/var/cache/adsieve", "/var/lib/adsieve"]
+USER 10001:10001
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
+    CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/health/live', timeout=4)"]
+ENTRYPOINT ["adsieve"]
+CMD ["serve", "--host", "0.0.0.0", "--port", "8000", "--log-format", "json"]
