@@ -162,15 +162,18 @@ def _checksums(paths: Iterable[Path]) -> Iterator[str]:
         yield from pool.map(file_sha256, paths)
 
 
-def file_entries(directory: Path) -> dict[str, FileEntry]:
-    """Return the entry of every file below ``directory`` by its relative path; the manifest and READY are left out."""
+def file_entries(directory: Path, known: Mapping[str, str] | None = None) -> dict[str, FileEntry]:
+    """Return the entry of every file below ``directory`` by its relative path; the manifest and READY are left out.
+
+    Args:
+        known: The sha256 of files that were read before, by relative path.
+    """
+    sums = dict(known or {})
     names = sorted(path.relative_to(directory).as_posix() for path in _files(directory))
     names = [name for name in names if name not in (MANIFEST, READY)]
-    sums = _checksums(directory / name for name in names)
-    return {
-        name: FileEntry(sha256=found, bytes=(directory / name).stat().st_size)
-        for name, found in zip(names, sums, strict=True)
-    }
+    left = [name for name in names if name not in sums]
+    sums |= zip(left, _checksums(directory / name for name in left), strict=True)
+    return {name: FileEntry(sha256=sums[name], bytes=(directory / name).stat().st_size) for name in names}
 
 
 def verify_files(directory: Path, entries: Mapping[str, FileEntry]) -> None:

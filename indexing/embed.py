@@ -15,6 +15,7 @@ from contracts.shared_features import SharedFeatures
 from engines.names import EXACT_ENGINE
 from indexing.attributes import ATTRIBUTES, BID_RULE, AdAttributes, ad_attributes, invalid_bids
 from indexing.counters import Counters
+from indexing.engine_memory import EngineMemory
 from indexing.pin_engine import OpeningEngines, Spread, choose_pin_engine, embed_in_pieces
 from indexing.precision import CHECKED_ADS, CHECKED_QUERIES, NO_LOSS, PrecisionLoss, precision_loss, spread_rows
 from indexing.saved_queries import saved_query_embeddings
@@ -73,6 +74,7 @@ class AdEmbedder:
         threads: Calls of ``embed`` that run at once.
         engine: Runs the pin tower: a name, or ``auto`` for the fastest that passes on this machine.
         opening: Engines of this name that are being opened.
+        memory: Of what ``auto`` found before.
 
     Raises:
         ArtifactError: The pin tower does not compute what it computed when the bundle was sealed.
@@ -88,11 +90,12 @@ class AdEmbedder:
         threads: int,
         engine: str = EXACT_ENGINE,
         opening: OpeningEngines | None = None,
+        memory: EngineMemory | None = None,
     ) -> None:
         self._towers = TwoTowerServing.load(two_tower, threads=1)  # exact: others are compared with it
         self._towers.check_parity(two_tower.tensors(PARITY_FILE), source=str(two_tower.file(PARITY_FILE)))
         self.engine, self._pin_engine = choose_pin_engine(
-            two_tower, self._towers.ad_lookup, name=engine, threads=threads, opening=opening
+            two_tower, self._towers.ad_lookup, name=engine, threads=threads, opening=opening, memory=memory
         )
         self.queries = saved_query_embeddings(two_tower, self._towers)
         self._bundles = {"two_tower": two_tower} | ({"heavy": heavy} if heavy else {})

@@ -29,11 +29,13 @@ def index_manifest(
     head_dim: int,
     precision: str,
     progress: Progress,
+    sums: Mapping[str, str],
     **more: Any,
 ) -> IndexManifest:
     """The manifest of the index in ``directory``, whose files are complete.
 
     Args:
+        sums: The sha256 of files that are known already, by relative path.
         more: Further fields of the manifest.
     """
     counters = progress.counters
@@ -43,7 +45,7 @@ def index_manifest(
         "watermark": pa.scalar(catalog.watermark, pa.timestamp("us", "UTC")).as_py().isoformat(),
     }
     scenario = bundle.manifest.scenario or ""
-    files = file_entries(directory)
+    files = file_entries(directory, sums)
     return IndexManifest(
         version=index_version(scenario, identity, files, catalog.position),
         scenario=scenario,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from contracts.artifact import MANIFEST, READY, finish_directory, write_json
+from contracts.artifact import MANIFEST, READY, file_sha256, finish_directory, fsync, write_json
 from contracts.bundle import Bundle
 from contracts.errors import ArtifactError, LogError
 from contracts.layout import side_layout
@@ -32,6 +32,7 @@ from indexing.catalog import Catalog
 from indexing.checkpoint import Progress, read_checkpoint, write_checkpoint
 from indexing.config import IndexConfig
 from indexing.embed import AdEmbedder, EmbeddedBatch
+from indexing.engine_memory import EngineMemory
 from indexing.heap import give_back_freed_memory
 from indexing.manifest import index_manifest
 from indexing.merge import UpdatesToMerge
@@ -125,7 +126,9 @@ def _prepare(work: Path, given: BuildInputs) -> tuple[Catalog, AdEmbedder]:
     with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
         engine = msgspec.json.decode(path.read_bytes(), type=str)  # that an interrupted job had chosen
     threads = given.config.threads
-    opening = OpeningEngines(given.two_tower, engine, threads=threads)
+    memory = EngineMemory(given.two_tower, threads=threads) if engine == "auto" else None
+    known = memory.recall() if memory is not None else None
+    opening = OpeningEngines(given.two_tower, known or engine, threads=threads)
 
     @cache
     def embedder() -> AdEmbedder:
@@ -136,6 +139,7 @@ def _prepare(work: Path, given: BuildInputs) -> tuple[Catalog, AdEmbedder]:
             threads=threads,
             engine=engine,
             opening=opening,
+            memory=memory,
         )
 
     catalog = open_plan(given.dataset, work / "plan") or plan_catalog(
@@ -220,8 +224,9 @@ class _Job:
         """Complete the files, the tables of ids beside what finds ads; the manifest comes last."""
         _remove_last_step(self.directory)
         blocks.finish_arrays()
-        with ThreadPoolExecutor(1, thread_name_prefix="ids") as pool:
-            ids = pool.submit(blocks.finish_ids, source=self.catalog.source)
+        with ThreadPoolExecutor(2, thread_name_prefix="finish") as pool:
+            of_ids = pool.submit(self._finish_ids, blocks)
+            of_arrays = pool.submit(_sums, self.directory, "*.npy")
             retrieval = build_retrieval(
                 self.directory,
                 self.bundle.schema,
@@ -229,7 +234,7 @@ class _Job:
                 queries=self.embedder.queries,
                 config=self.config,
             )
-            ids.result()
+            sums = of_ids.result() | of_arrays.result()
         shift, warnings = self.embedder.report(done.counters)
         manifest = index_manifest(
             self.directory,
@@ -239,6 +244,7 @@ class _Job:
             head_dim=self.embedder.head_dim,
             precision=self.config.precision,
             progress=done,
+            sums=sums,
             engine=self.embedder.engine,
             precision_loss=done.counters.precision.as_dict(),
             retrieval=retrieval.heads,
@@ -249,6 +255,10 @@ class _Job:
         write_json(self.directory / MANIFEST, manifest)
         return manifest
 
+    def _finish_ids(self, blocks: BlockWriter) -> dict[str, str]:
+        blocks.finish_ids(source=self.catalog.source)
+        return _sums(self.directory, "ids/*") | _sums(self.directory, "advertisers/*")
+
 
 def _with_updates(batch: EmbeddedBatch, catalog: Catalog, first: int) -> EmbeddedBatch:
     """With the log's status and bid; ads that come from updates, after the catalogue's, have theirs."""
@@ -256,6 +266,15 @@ def _with_updates(batch: EmbeddedBatch, catalog: Catalog, first: int) -> Embedde
         return batch
     over = catalog.updates.over(batch.ids, batch.valid_from, batch.attributes, catalog.made_at)
     return replace(batch, attributes=over)
+
+
+def _sums(directory: Path, pattern: str) -> dict[str, str]:
+    """The sha256 of complete files by relative path; they are on disk when it is known."""
+    sums = {}
+    for path in sorted(directory.glob(pattern)):
+        sums[path.relative_to(directory).as_posix()] = file_sha256(path)
+        fsync(path)
+    return sums
 
 
 def _remove_last_step(directory: Path) -> None:

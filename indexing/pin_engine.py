@@ -10,19 +10,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
 
 from contracts.bundle import GRAPHS, PARITY_FILE, Bundle
 from contracts.encoding import Encoded
-from contracts.errors import AdsieveError
+from contracts.errors import AdsieveError, ArtifactError
 from contracts.progress import tell
 from engines.lookup import TableLookup
 from engines.names import ENGINES, GPU_ENGINES, engines_here, unknown_engine
 from engines.parity import Run
 from engines.protocol import Engine
 from engines.select import GATES, Candidate, Selection, select_engine
+from indexing.engine_memory import EngineMemory
 from towers.tower_engine import open_tower, pair_probabilities
 
 Spread = Callable[[Callable[[int], np.ndarray], Iterable[int]], Iterable[np.ndarray]]
@@ -124,6 +126,7 @@ def choose_pin_engine(
     name: str = "auto",
     threads: int = 1,
     opening: OpeningEngines | None = None,
+    memory: EngineMemory | None = None,
 ) -> tuple[str, Engine]:
     """The engine of this name, or the fastest that passes on this machine; its name, and the engine.
 
@@ -133,6 +136,7 @@ def choose_pin_engine(
         name: ``auto``, or an engine's name; the build of a name fails where it does not pass.
         threads: Calls that will run at once.
         opening: Engines of this name that are being opened.
+        memory: Of the fastest for such towers, which ``auto`` takes where it passes, without comparing others.
 
     Raises:
         ArtifactError: No engine that was asked for passes; the message says for each what it lacks.
@@ -140,8 +144,16 @@ def choose_pin_engine(
     """
     if name not in ("auto", *ENGINES):
         raise unknown_engine(name)
-    tried = engines_here() if name == "auto" else [name]
-    selection = select_pin_engine(bundle, lookup, tried, threads=threads, opening=opening)
+    select = partial(select_pin_engine, bundle, lookup, threads=threads, opening=opening)
+    if name != "auto":
+        return name, select([name]).loaded
+    known = memory.recall() if memory is not None else None
+    if known is not None:
+        with suppress(ArtifactError):
+            return known, select([known]).loaded
+    selection = select(engines_here())
+    if memory is not None:
+        memory.note(selection.name)
     return selection.name, selection.loaded
 
 
@@ -171,7 +183,7 @@ def select_pin_engine(
         run=lambda engine: _probabilities_of(engine, query, len(flat), threads),
         source=source,
         timed_inputs={"flat": flat[rows]},
-        seconds=SECONDS,
+        seconds=SECONDS if len(names) > 1 else 0.0,
     )
 
 

@@ -15,7 +15,7 @@ Shapes: A ads, N of a group, L lists, R requests, H heads, D width of a head's v
 import math
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,8 @@ def choose(
     with ThreadPoolExecutor(config.threads, initializer=one_thread) as pool:
         groups = [_Group(directory, head, dim, judge, config, pool) for head in range(judge.queries.shape[1])]
         for group in groups:
+            group.begin()
+        for group in groups:
             group.scan(best, fetched)
     found = np.stack([np.isin(*pair) for pair in zip(best.ads, fetched.ads, strict=True)]) & (best.ads >= 0)
     recalls = {"flat": _share(found, best), "chosen": _share(_looked_into(groups, best, found), best)}
@@ -99,7 +101,9 @@ def choose(
         for group in groups:
             group.widen()
         recalls["chosen"] = _share(_looked_into(groups, best, found), best)
-    told = {group.head: group.write() for group in groups if group.probes}
+    divided = [group for group in groups if group.probes]
+    with ThreadPoolExecutor(config.threads) as pool:
+        told = {group.head: told for group, told in zip(divided, pool.map(_Group.write, divided), strict=True)}
     for group in groups:
         group.tidy()
     kept = {name: round(recall, 5) for name, recall in recalls.items() if not math.isnan(recall)}
@@ -146,13 +150,19 @@ class _Group:
         self._lists: np.ndarray | None = None
         self._ranks: ListRanks | None = None
         self._centroids = np.zeros((0, dim), np.float32)
+        self._training: Future[np.ndarray] | None = None
+
+    def begin(self) -> None:
+        """Begin to train lists if the group is large; the groups' trainings run side by side."""
+        if len(self._rows) > max(self._config.flat_below, MIN_LISTS):  # fewer could not fill the lists
+            self._training = self._pool.submit(train_lists, self._flat)
 
     def scan(self, best: Best, fetched: Best) -> None:
         """Read the group: its best ads, those that are fetched, and, if it is large, how many lists it takes."""
         own = self._judge.best(), self._judge.fetched()
         assignment = None
-        if len(self._rows) > max(self._config.flat_below, MIN_LISTS):  # fewer could not fill the lists
-            self._centroids = self._pool.submit(train_lists, self._flat).result()
+        if self._training is not None:
+            self._centroids = self._training.result()
             self._lists = create_mapped(self._lists_path, np.int32, (len(self._rows),))
             assignment = Assignment(self._centroids)
         for part in self._pool.map(lambda start: self._piece(start, *own, assignment), self._flat.starts()):
