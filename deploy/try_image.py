@@ -2,10 +2,10 @@
 
     python deploy/try_image.py deploy/docker/service.Dockerfile [--store DIRECTORY] [--build-arg NAME=VALUE]
 
-Each stage is a copy-on-write layer over this machine's own root (an overlay in a mount namespace of its own), so that this
-machine stands in for the base image: what is shown is that the steps work and that the service runs as the image's user with
-a read-only root, without capabilities and without a network; not that the base image has what they need. It needs root on
-Linux with `unshare`, and says so where it has not.
+Each stage is a copy-on-write layer over this machine's own root (an overlay in a mount namespace of its own), so that
+this machine stands in for the base image: what is shown is that the steps work and that the service runs as the image's
+user with a read-only root, without capabilities and without a network; not that the base image has what they need. It
+needs root on Linux with `unshare`, and says so where it has not.
 """
 
 import argparse
@@ -115,10 +115,9 @@ def _layer(place: Path) -> Path:
     """This machine's root, written to beside it; every user may use its Python, as in the base image."""
     for name in ("upper", "work", "root"):
         (place / name).mkdir(parents=True)
-    root = place / "root"
-    _run(
-        "mount", "-t", "overlay", "overlay", "-o", f"lowerdir=/,upperdir={place}/upper,workdir={place}/work", str(root)
-    )
+    root, layers = place / "root", f"lowerdir=/,upperdir={place}/upper,workdir={place}/work"
+    _run("mount", "-t", "overlay", "overlay", "-o", layers, str(root))
+    _run("mount", "--rbind", "/sys", f"{root}/sys")
     _run("mount", "--rbind", "/dev", f"{root}/dev")
     _run("mount", "-t", "proc", "proc", f"{root}/proc")
     for folder in _PYTHON.parents:
@@ -140,9 +139,8 @@ def _carry_out(stage: Stage, stages: dict[str, Stage], name: str, text: str, giv
             (stage.root / text.strip("/")).mkdir(parents=True, exist_ok=True)
         case "RUN":
             pip = {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
-            environment = (
-                {"HOME": "/root"} | pip | stage.env | {key: value for key, value in stage.args.items() if value}
-            )
+            arguments = {key: value for key, value in stage.args.items() if value}
+            environment = {"HOME": "/root"} | pip | stage.env | arguments
             _run("chroot", str(stage.root), "env", "-C", stage.workdir, "/bin/sh", "-c", text, env=environment)
         case "COPY":
             _copy(stage, stages, text)
@@ -188,7 +186,7 @@ def _copy(stage: Stage, stages: dict[str, Stage], text: str) -> None:
 
 
 def start(stage: Stage, store: Path | None) -> subprocess.Popen[bytes]:
-    """Start what the image starts: process 1 of its namespace, its user, no capabilities, no network, a read-only root."""
+    """Start what the image starts: as process 1, without a network, on a read-only root."""
     for volume in [*stage.volumes, "/tmp"]:
         place = stage.root / volume.strip("/")
         owned = f"uid={place.stat().st_uid},gid={place.stat().st_gid},mode={place.stat().st_mode & 0o7777:o}"
@@ -213,24 +211,17 @@ def main() -> int:
     """Build, start, ask, stop; 0 where all went well, or where this machine cannot do it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dockerfile", type=Path)
-    parser.add_argument(
-        "--store", type=Path, help="store of releases that the service is given, and then has to rank from"
-    )
+    parser.add_argument("--store", type=Path, help="releases for the service, which then has to rank")
     parser.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE")
     options = parser.parse_args()
     if _INSIDE not in os.environ:
         apart = ["unshare", "--mount", "--propagation", "private", "--"]
-        can = (
-            shutil.which("unshare")
-            and os.geteuid() == 0
-            and subprocess.run([*apart, "true"], check=False).returncode == 0
-        )
-        if not can:
+        can = os.geteuid() == 0 and shutil.which("unshare") is not None
+        if not can or subprocess.run([*apart, "true"], check=False).returncode:
             print("skipped: running a Dockerfile's steps needs root on Linux, with the right to make namespaces")
             return 0
-        return subprocess.run(
-            [*apart, sys.executable, *sys.argv], env=os.environ | {_INSIDE: "1"}, check=False
-        ).returncode
+        inside = [*apart, sys.executable, *sys.argv]
+        return subprocess.run(inside, env=os.environ | {_INSIDE: "1"}, check=False).returncode
     with tempfile.TemporaryDirectory(prefix="adsieve-image-") as directory:
         space = Path(directory)
         _run("mount", "-t", "tmpfs", "-o", "size=8g", "tmpfs", directory)

@@ -19,7 +19,8 @@ _ASK = """
 import sys, urllib.error, urllib.request
 url, body = sys.argv[1], sys.argv[2].encode() or None
 try:
-    with urllib.request.urlopen(urllib.request.Request(url, body, {"content-type": "application/json"}), timeout=30) as answer:
+    request = urllib.request.Request(url, body, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
         print(answer.status, answer.read().decode())
 except urllib.error.HTTPError as error:
     print(error.code, error.read().decode())
@@ -66,10 +67,9 @@ def check_service(process: subprocess.Popen[bytes], image: Image, stop_signal: i
         inside.stop(stop_signal)
         begin = time.monotonic()
         _expect("the exit code", process.wait(60), 0)
-        print(
-            f"the service was healthy, {'ranked' if has_store else 'waited for a release'}, and ended on {signal.Signals(stop_signal).name} in "
-            f"{time.monotonic() - begin:.1f} s: user {image.user}, read-only root, no capabilities, no network"
-        )
+        what, name = "ranked" if has_store else "waited for a release", signal.Signals(stop_signal).name
+        print(f"the service was healthy, {what}, and ended on {name} in {time.monotonic() - begin:.1f} s:")
+        print(f"user {image.user}, read-only root, no capabilities, no network")
         return 0
     finally:
         process.kill()
