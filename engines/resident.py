@@ -11,9 +11,10 @@ Shapes: A rows, P rows of a request, K survivors, H heads, D width of a head's v
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -216,28 +217,10 @@ class ResidentPins:
             inputs=inputs,
             shapes={spec.name: tuple(int(size) for size in spec.shape) for spec in inputs},
             outputs=outputs,
-            forward=(lambda given: self._best_of(given, survivors)) if survivors else self._logits_of,
+            forward=partial(_best, self._torch, self._columns, survivors)
+            if survivors
+            else partial(_logits, self._torch, self._columns),
         )
-
-    def _logits_of(self, inputs: Sequence[Any]) -> list[Any]:
-        rows, query, absent = inputs[:3]
-        at, head_dim = rows.clamp(min=0), query.shape[1] - 2
-        vectors, bias = (self._columns[name].index_select(0, at) for name in ("vectors", "bias"))
-        products = vectors.float().view(len(rows), self._num_heads, head_dim) * query[:, :head_dim]
-        logits = products.sum(2)  # a product and a sum are fp32, whatever matrix products are allowed to be
-        if "scales" in self._columns:
-            logits = logits * self._columns["scales"].index_select(0, at)
-        logits = logits + bias * query[:, head_dim] + query[:, head_dim + 1]
-        return [self._torch.where(rows[:, None] < 0, absent, logits)]
-
-    def _best_of(self, inputs: Sequence[Any], survivors: int) -> list[Any]:
-        torch, (heads, bids, keep) = self._torch, inputs[3:]
-        (logits,) = self._logits_of(inputs)
-        chances = torch.sigmoid(logits.double())
-        paid = torch.cat([chances, torch.ones_like(chances[:, :1])], 1).gather(1, heads.long()[:, None])[:, 0]
-        utilities = torch.where(keep, bids * paid, -torch.inf)
-        positions = _top(torch, utilities, survivors)
-        return [logits[positions], positions, utilities[positions]]
 
     def _upload(self, array: np.ndarray, place: Any) -> None:
         """Copy an array, which may be mapped and read-only, in pieces through one staging buffer."""
@@ -257,6 +240,28 @@ class ResidentPins:
 
     def _on_device(self) -> AbstractContextManager[Any]:
         return self._torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
+
+
+def _logits(torch: Any, columns: Mapping[str, Any], inputs: Sequence[Any]) -> list[Any]:
+    rows, query, absent = inputs[:3]
+    at, head_dim = rows.clamp(min=0), query.shape[1] - 2
+    vectors, bias = (columns[name].index_select(0, at) for name in ("vectors", "bias"))
+    products = vectors.float().view(len(rows), len(query), head_dim) * query[:, :head_dim]
+    logits = products.sum(2)  # a product and a sum are fp32, whatever matrix products are allowed to be
+    if "scales" in columns:
+        logits = logits * columns["scales"].index_select(0, at)
+    logits = logits + bias * query[:, head_dim] + query[:, head_dim + 1]
+    return [torch.where(rows[:, None] < 0, absent, logits)]
+
+
+def _best(torch: Any, columns: Mapping[str, Any], survivors: int, inputs: Sequence[Any]) -> list[Any]:
+    heads, bids, keep = inputs[3:]
+    (logits,) = _logits(torch, columns, inputs)
+    chances = torch.sigmoid(logits.double())
+    paid = torch.cat([chances, torch.ones_like(chances[:, :1])], 1).gather(1, heads.long()[:, None])[:, 0]
+    utilities = torch.where(keep, bids * paid, -torch.inf)
+    positions = _top(torch, utilities, survivors)
+    return [logits[positions], positions, utilities[positions]]
 
 
 def _top(torch: Any, utilities: Any, k: int) -> Any:

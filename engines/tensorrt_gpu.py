@@ -134,26 +134,26 @@ class TensorRtEngine:
 
     def _forward(self, library: Any, profile: int, bucket: Shapes) -> Callable[[Sequence[Any]], Sequence[Any]]:
         """The engine at one profile, in a context and with outputs of its own."""
-        torch = self._torch
+        torch, device, path = self._torch, self._device, self._path  # not self: calls would keep their engine alive
         context = self._engine.create_execution_context(library.ExecutionContextAllocationStrategy.USER_MANAGED)
         context.set_device_memory(self._memory.data_ptr(), self._memory.numel())
-        stream = torch.cuda.current_stream(self._device)
+        stream = torch.cuda.current_stream(device)
         context.set_optimization_profile_async(profile, stream.cuda_stream)
         stream.synchronize()
         for name, shape in bucket.items():
             context.set_input_shape(name, shape)
         outputs = [
-            torch.empty(
-                tuple(context.get_tensor_shape(spec.name)), dtype=getattr(torch, spec.dtype), device=self._device
-            )
+            torch.empty(tuple(context.get_tensor_shape(spec.name)), dtype=getattr(torch, spec.dtype), device=device)
             for spec in self.output_specs
         ]
 
+        names = (*self.inputs, *self.outputs)
+
         def forward(inputs: Sequence[Any]) -> Sequence[Any]:
-            for spec, tensor in zip((*self.input_specs, *self.output_specs), (*inputs, *outputs), strict=True):
-                context.set_tensor_address(spec.name, tensor.data_ptr())
-            if not context.execute_async_v3(torch.cuda.current_stream(self._device).cuda_stream):
-                raise ArtifactError(f"{self._path}: TensorRT failed to run the graph at shapes {dict(bucket)}")
+            for name, tensor in zip(names, (*inputs, *outputs), strict=True):
+                context.set_tensor_address(name, tensor.data_ptr())
+            if not context.execute_async_v3(torch.cuda.current_stream(device).cuda_stream):
+                raise ArtifactError(f"{path}: TensorRT failed to run the graph at shapes {dict(bucket)}")
             return outputs
 
         return forward

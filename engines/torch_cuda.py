@@ -14,6 +14,7 @@ largest shape captured first, so that the smaller ones fit in the pool that all 
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ import numpy as np
 from contracts.errors import MismatchError
 from engines.buckets import BucketedEngine, bucketed, spec_shapes
 from engines.cuda_calls import DeviceCall, Shapes, capture_all, check_device
-from engines.torch_program import import_torch, read_program
+from engines.torch_program import TorchProgram, import_torch, read_program
 
 
 def open_torch_cuda(
@@ -112,18 +113,21 @@ class TorchCudaEngine:
             inputs=self.input_specs,
             shapes=shapes,
             outputs=self.output_specs,
-            forward=self._forward,
+            forward=partial(_forward, self._torch, self._program, self._device.type, self._precision),
         )
-
-    def _forward(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        torch = self._torch
-        with torch.autocast(
-            self._device.type,
-            dtype=torch.bfloat16,
-            enabled=self._precision == "bf16",
-            cache_enabled=False,  # the memory of cached weights would not belong to the graph that captures them
-        ):
-            return self._program(*inputs)
 
     def _on_device(self) -> AbstractContextManager[Any]:
         return self._torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
+
+
+def _forward(
+    torch: Any, program: TorchProgram, device_type: str, precision: str, inputs: Sequence[Any]
+) -> Sequence[Any]:
+    """The program with its matrix products in ``precision``. No method: calls would keep their engine alive."""
+    with torch.autocast(
+        device_type,
+        dtype=torch.bfloat16,
+        enabled=precision == "bf16",
+        cache_enabled=False,  # the memory of cached weights would not belong to the graph that captures them
+    ):
+        return program(*inputs)
