@@ -3,9 +3,7 @@
 Each package brings its commands in its own ``cli.py``; those files import only Typer, and load the rest when they run.
 """
 
-import errno
 import importlib.metadata
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,29 +14,15 @@ import distill.cli
 import heavy_ranker.cli
 import indexing.cli
 import service.cli
+from adsieve_terminal import FrontDoor, Shell, run, show_completion
 from contracts.apart import ApartCommand
-from contracts.errors import AdsieveError, InputError
-
-INTERRUPTED = 130
-WRONG_PATH = frozenset(
-    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EACCES, errno.EPERM, errno.EROFS}
-    | {errno.ENAMETOOLONG, errno.ELOOP}
-)
-"""What the system says of a path that cannot be used as asked; the rest, such as a full disk, is work that failed."""
-
-TRAINING_LIBRARIES = frozenset({"torch", "torchrec", "fbgemm_gpu", "onnx", "onnxscript", "jinja2"})
-INSTALL_TRAINING = (
-    "serving does without, training does not: pip install -r requirements/train.txt, "
-    "then pip install --no-deps -r requirements/torchrec.txt"
-)
-
-OUT_OF_MEMORY = (
-    "out of memory: choose smaller batches (--batch-size, --pairs-per-batch), a smaller model, or a machine with more"
-)
+from contracts.console import Json
 
 app = typer.Typer(
     name="adsieve",
+    cls=FrontDoor,
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -64,6 +48,7 @@ def demo(
     kuairand: Annotated[
         Path | None, typer.Option(help="Folder of the KuaiRand-Pure log to run on instead of a simulated one.")
     ] = None,
+    json: Json = False,
 ) -> None:
     """The whole job at small size: a log, a teacher, students, indexes, a server, ranked ads and a report.
 
@@ -71,7 +56,7 @@ def demo(
     """
     from adsieve_demo import run_demo
 
-    run_demo(lambda command: app(command, standalone_mode=False), out=out, preset=preset, kuairand=kuairand)
+    run_demo(lambda command: app(command, standalone_mode=False), out=out, preset=preset, kuairand=kuairand, json=json)
 
 
 def _print_version(asked: bool) -> None:
@@ -95,45 +80,24 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
+    completion: Annotated[
+        Shell | None,
+        typer.Option(
+            "--show-completion",
+            callback=show_completion,
+            is_eager=True,
+            help="Print the script that completes commands, options and names in this shell, and stop. In bash: "
+            'eval "$(adsieve --show-completion bash)"',
+        ),
+    ] = None,
 ) -> None:
     """The lightweight ranking stage of an ads pipeline: train, distil, index and serve it."""
     context.obj = _serving_bundle
 
 
 def main() -> None:
-    """Run the command line; known errors become one line on standard error and their exit code."""
-    try:
-        app(prog_name="adsieve")
-    except AdsieveError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        print(f"error: {_system_fault(error)}", file=sys.stderr)
-        sys.exit(InputError.exit_code if error.errno in WRONG_PATH else AdsieveError.exit_code)
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
-            raise
-        print(f"error: {OUT_OF_MEMORY}", file=sys.stderr)
-        sys.exit(AdsieveError.exit_code)
-    except ModuleNotFoundError as error:
-        if error.name not in TRAINING_LIBRARIES:
-            raise
-        print(f"error: this command needs {error.name}; {INSTALL_TRAINING}", file=sys.stderr)
-        sys.exit(AdsieveError.exit_code)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
-
-
-def _system_fault(error: OSError) -> str:
-    """The path and what the system says of it; of two paths, the one that was to be written."""
-    path = error.filename2 or error.filename
-    return f"{path}: {(error.strerror or str(error)).lower()}" if path else str(error)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Of NumPy and Arrow a MemoryError; of torch, which is not imported here, a RuntimeError that says it."""
-    return isinstance(error, MemoryError) or ("memory" in str(error) and "alloc" in str(error).lower())
+    """Run the command line; known errors become two lines on standard error, the last with what to do next."""
+    run(app)
 
 
 if __name__ == "__main__":

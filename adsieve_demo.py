@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from contracts.console import console, print_json, table
 from contracts.errors import AdsieveError, InputError
 
 DEMO_MARK = ".adsieve-demo"
@@ -25,8 +26,20 @@ Command = Callable[[list[str]], object]
 """Runs one of our own commands in this process."""
 
 
-def run_demo(command: Command, *, out: Path, preset: str, kuairand: Path | None) -> None:
-    """Run every step, print its command, and end with the figures, which stay in ``out/summary.json``."""
+def run_demo(command: Command, *, out: Path, preset: str, kuairand: Path | None, json: bool) -> None:
+    """Run every step, print its command, and end with the figures, which stay in ``out/summary.json``.
+
+    With ``json`` the figures are all that goes to standard output.
+    """
+    with redirect_stdout(sys.stderr) if json else nullcontext():
+        summary = _demonstrate(command, out, preset, kuairand)
+    if json:
+        print_json(summary)
+    else:
+        _print_summary(summary, out)
+
+
+def _demonstrate(command: Command, out: Path, preset: str, kuairand: Path | None) -> dict[str, Any]:
     began = time.monotonic()
     steps = _Steps(command)
     with _replacing(out):
@@ -37,7 +50,7 @@ def run_demo(command: Command, *, out: Path, preset: str, kuairand: Path | None)
     latencies = _serve_and_rank(steps, plan, out)
     summary = _summary(plan, out) | {"latency_ms": latencies, "seconds": round(time.monotonic() - began, 1)}
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    _print_summary(summary, out)
+    return summary
 
 
 @dataclass(frozen=True)
@@ -262,13 +275,10 @@ def _print_summary(summary: dict[str, Any], out: Path) -> None:
 
 def _print_table(title: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:
     """A table of the columns named, by their headings."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*columns.values(), title=title, title_justify="left")
+    found = table(*columns.values(), title=title)
     for row in rows:
-        table.add_row(*(_cell(row.get(name)) for name in columns))
-    Console().print(table)
+        found.add_row(*(_cell(row.get(name)) for name in columns))
+    console().print(found)
 
 
 def _cell(value: object) -> str:

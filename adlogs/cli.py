@@ -1,7 +1,6 @@
 """``adsieve simulate``, ``convert``, ``validate`` and ``schema``: where logs come from, and whether to trust them."""
 
 import shlex
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from contracts.apart import ApartCommand
-from contracts.console import Json, print_json, utc_time
+from contracts.console import Json, console, print_json, utc_time, warn
 
 convert = typer.Typer(name="convert", help="Turn a public dataset into a log.", no_args_is_help=True)
 schema = typer.Typer(name="schema", help="Fit and show feature schemas.", no_args_is_help=True)
@@ -81,7 +80,6 @@ def validate(
 ) -> None:
     """Check a log against a feature schema: every fault with file, row group, column and rule; exit code 2 if any."""
     import msgspec
-    from rich.console import Console
 
     from adlogs.fault_table import report_table
     from adlogs.fit import named_schema
@@ -92,7 +90,7 @@ def validate(
     if as_json:
         print_json(msgspec.to_builtins(report))
     else:
-        Console().print(report_table(report))
+        console().print(report_table(report))
     report.require_valid()
 
 
@@ -105,6 +103,7 @@ def fit(
         datetime | None,
         typer.Option(parser=utc_time, metavar="TIME", help="Only rows from before this time; UTC without a zone."),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Fit a schema to a log: the vocabularies, means and quantile edges that its features still lack."""
     from adlogs.fit import fit_log, named_schema
@@ -114,9 +113,12 @@ def fit(
 
     log = LogPaths.under(logs)
     if until is not None and (warning := judge_until(log, until)):
-        print(f"warning: {warning}", file=sys.stderr)
+        warn(warning)
     fitted = fit_log(named_schema(schema_name), log, until=until)
     save_schema(fitted, out)
+    if as_json:
+        print_json({"schema": str(out), "features": len(fitted.features), "fingerprint": fitted.fingerprint()})
+        return
     print(f"{out}: {len(fitted.features)} features, fingerprint {fitted.fingerprint()[:12]}")
 
 
@@ -124,7 +126,6 @@ def fit(
 def show(schema_name: SchemaName, as_json: Json = False) -> None:
     """Show a schema: its tasks, tables and features, and what of it is not fitted yet."""
     import msgspec
-    from rich.console import Console
 
     from adlogs.fit import named_schema
     from adlogs.schema_table import schema_table
@@ -133,7 +134,7 @@ def show(schema_name: SchemaName, as_json: Json = False) -> None:
     if as_json:
         print_json(msgspec.to_builtins(found) | {"fingerprint": found.fingerprint()})
     else:
-        Console().print(schema_table(found))
+        console().print(schema_table(found))
 
 
 def _print_next(schema_name: str, out: Path, until: str) -> None:

@@ -61,7 +61,8 @@ def require_apart(out: Path, name: str, directory: Path) -> None:
     }
     for words, holds in relation.items():
         if holds:
-            raise InputError(f"--out {out}: {words} {name} {directory}, which is read; choose a place apart from it")
+            step = f"choose an --out apart from {directory}"
+            raise InputError(f"--out {out}: {words} {name} {directory}, which is read", next_step=step)
 
 
 def _fixed_part(path: Path) -> Path:

@@ -1,12 +1,28 @@
-"""What the command lines of all packages share: how a time is read and how a result is printed."""
+"""What the command lines of all packages share: how a time is read, and the one look of what is printed.
 
+A result goes to standard output, as text, as a table, or as JSON alone; progress, warnings and errors go to standard
+error. NO_COLOR, and an output that is no terminal, get no escape codes.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
+from io import TextIOBase
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 from urllib.parse import urlsplit
 
 import msgspec
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+PIPE_WIDTH = 160
+"""Columns of a table that no terminal shows."""
 
 
 def utc_time(text: str) -> datetime:
@@ -38,6 +54,79 @@ def shown_store(spec: str | Path) -> str:
         return text
     parts = urlsplit(text)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def console(*, stderr: bool = False) -> "Console":
+    """What tables are printed on: no escape codes where nobody sees them or NO_COLOR asks for none, and no markup.
+
+    What stands in a log may look like markup.
+    """
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(
+        stderr=stderr,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+        width=None if stream.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH,
+    )
+
+
+def table(*headings: str, title: str | None = None) -> "Table":
+    """An empty table in the look that all commands share; what stands in a title is no markup."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    return Table(*headings, title=None if title is None else Text(title), title_justify="left", box=box.SIMPLE)
+
+
+def warn(text: str) -> None:
+    """One line on standard error that begins with ``warning:``."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def print_error(text: str) -> None:
+    """One line on standard error, also where a command was asked to be quiet."""
+    stream = sys.stderr
+    print(text, file=stream.seen if isinstance(stream, Muted) else stream, flush=True)
+
+
+class Muted(TextIOBase):
+    """A text stream that drops what is written; ``seen`` is the one that stood in its place."""
+
+    def __init__(self, seen: TextIO) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def writable(self) -> bool:
+        return True
+
+
+@contextmanager
+def quietly(*, with_result: bool) -> Iterator[None]:
+    """Print nothing inside the block but errors and, where JSON was asked for, the result.
+
+    Example:
+        >>> with quietly(with_result=False):
+        ...     print("42 ads")
+        >>> with quietly(with_result=True):
+        ...     print_json(["ad-1"])
+        [
+          "ad-1"
+        ]
+    """
+    with redirect_stderr(Muted(sys.stderr)):
+        if with_result:
+            yield
+        else:
+            with redirect_stdout(Muted(sys.stdout)):
+                yield
 
 
 def print_json(result: object) -> None:

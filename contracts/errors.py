@@ -10,6 +10,7 @@
             └── WrongArtifactError   a path leads to something else than was asked for   exit code 2
 
 Every message names the file or field, the value, and what was expected. Anything else that escapes a command is a bug.
+``next_step`` is what the command line tells to do about it, where one error knows better than its kind.
 """
 
 
@@ -17,6 +18,10 @@ class AdsieveError(Exception):
     """Root of all errors raised on purpose."""
 
     exit_code = 1
+
+    def __init__(self, *message: object, next_step: str | None = None) -> None:
+        super().__init__(*message)
+        self.next_step = next_step
 
 
 class InputError(AdsieveError):

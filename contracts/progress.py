@@ -1,5 +1,6 @@
-"""Progress of long work: a bar on a terminal, plain lines elsewhere, on standard error."""
+"""Progress of long work: a bar on a terminal, plain lines elsewhere and under NO_COLOR, on standard error."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ def progress(title: str, *, total: int | None, unit: str = "rows", done: int = 0
         ...     advance(2)
     """
     console = Console(stderr=True)
-    if console.is_terminal:
+    if console.is_terminal and not os.environ.get("NO_COLOR"):
         with _bar(console, unit) as bar:
             task = bar.add_task(title, total=total, completed=done, note="")
             yield lambda amount, *, note="": bar.update(task, advance=amount, note=note)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contracts.console import From, Json, Until, print_json
+from contracts.console import From, Json, Until, console, print_json, table
 from distill.cli_options import Threads
 
 if TYPE_CHECKING:
@@ -91,19 +91,16 @@ def evaluate(
 
 def _print_headline(evaluation: "Evaluation", pool_size: int) -> None:
     """The figures that a launch is decided by; where recall says nothing, why."""
-    from rich.console import Console
-    from rich.table import Table
-
     from distill.report import headline
     from distill.report_metrics import format_number
     from distill.report_plots import HEADLINE_SURVIVORS
 
     title = f"{evaluation.bundle} on {evaluation.log}: {evaluation.pairs:,} pairs"
-    table, recall = Table("figure", "value", title=title), evaluation.recall
+    figures, recall = table("figure", "value", title=title), evaluation.recall
     uncut = recall is not None and recall.pool_size[1] <= HEADLINE_SURVIVORS
     for name, value in headline(evaluation).items():
-        table.add_row(name, "nothing is cut" if uncut and name.startswith("heavy top") else format_number(value))
-    Console().print(table)
+        figures.add_row(name, "nothing is cut" if uncut and name.startswith("heavy top") else format_number(value))
+    console().print(figures)
     if recall is None:
         print(
             f"no recall: no request has {pool_size:,} scored eligible ads (largest: {evaluation.largest_pool:,}); "

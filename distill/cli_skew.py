@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contracts.console import From, Json, Until, print_json
+from contracts.console import From, Json, Until, console, print_json, table
 from distill.cli_options import Candidates, Logs, Threads
 
 if TYPE_CHECKING:
@@ -62,17 +62,13 @@ def skew(
 
 def _print(report: "SkewReport") -> None:
     """Every figure of every version; one that is surely worse than with the query's own pins is marked."""
-    from rich.console import Console
-    from rich.table import Table
-
     from distill.gate_record import POOLS
     from distill.report_metrics import format_number
     from distill.skew import METRICS
     from distill.slices import STAGE_SLICES
 
-    console = Console()
     title = f"Query tower of {report.query} on {report.log}: {report.pairs:,} pairs"
-    table = Table("pins", "hours", "stage", "head", "KL", "LogMAE", "AUC", "calibration", title=title)
+    rows = table("pins", "hours", "stage", "head", "KL", "LogMAE", "AUC", "calibration", title=title)
     for version in report.versions:
         name = f"{version.version[-12:]}" + (" (own)" if version.version == report.query else "")
         for stage in STAGE_SLICES:
@@ -80,12 +76,12 @@ def _print(report: "SkewReport") -> None:
                 found = [version.figure(stage, task, metric) for metric in METRICS]
                 if any(found):
                     values = (_mark(one.value, one.verdict) if one else format_number(float("nan")) for one in found)
-                    table.add_row(name, f"{version.hours:+.1f}", stage, task, *values)
+                    rows.add_row(name, f"{version.hours:+.1f}", stage, task, *values)
         for figure in (one for one in version.figures if one.stage == POOLS):
             recall = f"recall {_mark(figure.value, figure.verdict)}"
-            table.add_row(name, f"{version.hours:+.1f}", POOLS, figure.head, "", "", recall, "")
-        table.add_section()
-    console.print(table)
+            rows.add_row(name, f"{version.hours:+.1f}", POOLS, figure.head, "", "", recall, "")
+        rows.add_section()
+    console().print(rows)
     for version in report.versions:
         if version.unscorable:
             print(f"{version.version} {version.unscorable}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contracts.console import From, Json, Until, print_json
+from contracts.console import From, Json, Until, print_json, warn
 from heavy_ranker.cli_options import Log
 
 if TYPE_CHECKING:
@@ -75,11 +75,10 @@ def _teacher(bundle: Path | None, series: Path | None) -> "Teacher":
 def _warn(report: "ScoreReport") -> None:
     """Say on standard error what a student should not learn from, and what it will not find."""
     if report.rows_seen:
-        print(
-            f"warning: {report.rows_seen:,} of the {report.rows_scored:,} rows with scores are not later than the data "
+        warn(
+            f"{report.rows_seen:,} of the {report.rows_scored:,} rows with scores are not later than the data "
             f"that {report.teacher_version} was trained on; a student that learns from them learns what the teacher "
-            "remembers. Score later rows (--from), or train a series: `adsieve heavy train --series daily`",
-            file=sys.stderr,
+            "remembers. Score later rows (--from), or train a series: `adsieve heavy train --series daily`"
         )
     if report.rows_no_member:
         print(

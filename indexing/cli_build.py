@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
-from contracts.console import Json, print_json, shown_store, utc_time
+from contracts.console import Json, print_json, shown_store, utc_time, warn
 from indexing.cli_options import Heavy, Local, TwoTower
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def updates_of(store: str | None, local: Path | None) -> "tuple[UpdateLog | None
     warnings = [] if mirror is None else [f"--store: {mirror}"]
     warnings += _of_empty(store, opened.local.root) if is_empty else damage(log)
     for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        warn(warning)
     return log, warnings
 
 

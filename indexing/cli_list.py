@@ -1,13 +1,12 @@
 """``adsieve index list``: what serves, what a rollback can reach, and how old it is."""
 
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from contracts.console import Json, print_json, shown_store
+from contracts.console import Json, console, print_error, print_json, shown_store, warn
 from indexing.cli_options import Local, Store, asked_store, from_mirror, unknown_scenario
 
 if TYPE_CHECKING:
@@ -63,8 +62,10 @@ def list_releases(
         warnings += damage(opened.local.update_log())
     except ArtifactError as error:
         damaged.append(f"DAMAGED STORE: {error}")
-    for line in [*damaged, *(f"warning: {warning}" for warning in warnings)]:
-        print(line, file=sys.stderr)
+    for line in damaged:
+        print_error(line)
+    for warning in warnings:
+        warn(warning)
     if json:
         releases = {name: [_plain(one) for one in of_scenario] for name, of_scenario in found.items()}
         at = None if mirror is None else {"path": str(mirror.root), "as_of": mirror.as_of, "reason": mirror.reason}
@@ -83,13 +84,11 @@ def list_releases(
 
 
 def _print(found: "dict[str, list[Listed]]") -> None:
-    from rich.console import Console
-
     from indexing.release_table import release_table
 
-    console = Console(highlight=False)
+    shown = console()
     for name, releases in found.items():
-        console.print(release_table(name, releases))
+        shown.print(release_table(name, releases))
 
 
 def _plain(one: "Listed") -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from contracts.console import shown_store, warn
+
 if TYPE_CHECKING:
     from contracts.errors import AdsieveError, InputError
     from indexing.stores import Store as OpenStore
@@ -21,6 +23,9 @@ Heavy = Annotated[
         help="Heavy bundle, as `adsieve heavy export` seals it. Without it the release ends with the towers.",
     ),
 ]
+
+
+_PUBLISH = "publish a release: `adsieve index publish --help`"
 
 
 def _directory_or_url(value: str) -> str:
@@ -90,7 +95,7 @@ def asked_store(store: str, local: Path | None) -> "tuple[OpenStore, FromMirror 
     except InputError:
         raise
     except ArtifactError as error:
-        typer.echo(f"warning: {error}", err=True)
+        warn(str(error))
     except AdsieveError as error:
         if not found.scenarios() and found.update_log().manifest() is None:
             raise
@@ -110,7 +115,7 @@ def opened_store(store: str, local: Path | None) -> "OpenStore":
     """As :func:`asked_store`; that a mirror stands in is told."""
     found, mirror = asked_store(store, local)
     if mirror is not None:
-        typer.echo(f"warning: {mirror}", err=True)
+        warn(str(mirror))
     return found
 
 
@@ -136,4 +141,7 @@ def unknown_scenario(store: "OpenStore", scenario: str) -> "InputError":
     known = store.scenarios()
     expected = f"expected {one_of(known)}" if known else "the store holds no release yet"
     mirror = "" if store.local is store else "the mirror "
-    return InputError(f"--scenario {scenario}: has no release in {mirror}{store.local.root}; {expected}")
+    step = f"`adsieve index list --store {shown_store(store.local.root)}` shows what serves" if known else _PUBLISH
+    return InputError(
+        f"--scenario {scenario}: has no release in {mirror}{store.local.root}; {expected}", next_step=step
+    )

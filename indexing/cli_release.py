@@ -88,16 +88,16 @@ def rollback(
     _show(release, _direction(before, release), json)
 
 
-def pin(release: ReleaseId, store: Store = "store", local: Local = None) -> None:
+def pin(release: ReleaseId, store: Store = "store", local: Local = None, json: Json = False) -> None:
     """Keep a release from `adsieve index prune`, until it is unpinned."""
     store_to_change(store, local).pin(_scenario(release), release)
-    print(f"{release}: pinned")
+    _show_pinned(release, True, json)
 
 
-def unpin(release: ReleaseId, store: Store = "store", local: Local = None) -> None:
+def unpin(release: ReleaseId, store: Store = "store", local: Local = None, json: Json = False) -> None:
     """Give a pinned release back to `adsieve index prune`."""
     store_to_change(store, local).unpin(_scenario(release), release)
-    print(f"{release}: no longer pinned")
+    _show_pinned(release, False, json)
 
 
 def prune(
@@ -137,6 +137,13 @@ def prune(
             f"{shown}: content of {len(pruned.waiting):,} ads is in updates alone; it stays in the log until a "
             f"catalogue has it: {some}"
         )
+
+
+def _show_pinned(release: str, pinned: bool, json: bool) -> None:
+    if json:
+        print_json({"release": release, "pinned": pinned})
+    else:
+        print(f"{release}: {'pinned' if pinned else 'no longer pinned'}")
 
 
 def _serving(store: "OpenStore", scenario: str) -> "Release | None":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contracts.console import Json, print_json, shown_store
+from contracts.console import Json, print_json, shown_store, warn
 from indexing.cli_options import Local, Store, store_to_change
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ def update(
     if not new_log:
         require_no_lost_log(opened)
     if told is not None:
-        print(f"warning: {told}", file=sys.stderr)
+        warn(told)
     for warning in warnings(opened, [one for _, one in updates], now_us=_now_us()):
-        print(f"warning: {warning}", file=sys.stderr)
+        warn(warning)
     position = opened.append_updates([*carried, *(one for _, one in updates)]) if updates or new_log else None
     contents = sum(one.content is not None for _, one in updates)
     unread = sorted(checks.unread)
@@ -111,7 +111,7 @@ def _require_a_store(opened: "OpenStore", name: str) -> None:
     root = opened.local.root
     if opened.local is opened and not any((root / folder).is_dir() for folder in FOLDERS):
         raise InputError(f"{fault}, expected a store that `adsieve index publish` filled")
-    print(f"warning: {fault}, so no ad is known to it; states are taken all the same", file=sys.stderr)
+    warn(f"{fault}, so no ad is known to it; states are taken all the same")
 
 
 def _set_aside(opened: "OpenStore") -> "list[Update]":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from contracts.console import warn
 from indexing.cli_options import Local, Store
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def serve(
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="text is for people; json is one object a line.")
     ] = "text",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The same as --log-level error.")] = False,
 ) -> None:
     """Serve POST /rank over HTTP, following the releases of a store; or, with --role heavy, the heavy stage alone.
 
@@ -49,6 +51,7 @@ def serve(
     """
     from service.environment import load_settings, unknown_variables
 
+    log_level = "error" if quiet else log_level
     settings, listener = load_settings(store, local), listening(host, port)
     if workers > 1 and "engine_threads" not in settings.model_fields_set:
         settings = settings.model_copy(update={"engine_threads": threads_each(workers)})
@@ -95,7 +98,7 @@ def rank(
     from service.wire import encode_response
 
     for line in unknown_variables(os.environ):
-        typer.echo(f"warning: {line}", err=True)
+        warn(line)
     response = rank_file(request, load_settings(store, local))
     if json:
         sys.stdout.write(encode_response(response).decode() + "\n")
@@ -150,32 +153,33 @@ def rank_file(path: Path, settings: "Settings") -> "RankResponse":
     store = opened_store(str(settings.store), settings.local)
     snapshot = load_snapshot(store.local, engine_threads=settings.engine_threads)
     if not snapshot.releases:
-        raise InputError(f"{shown_store(settings.store)}: holds no release, publish one by `adsieve index publish`")
+        publish = "publish one: `adsieve index publish --help`; `adsieve demo` makes a whole store to look at"
+        raise InputError(f"{shown_store(settings.store)}: holds no release", next_step=publish)
     timeout_ms = settings.timeout_ms if request.timeout_ms is None else request.timeout_ms
     return rank_request(request, snapshot, settings, Deadline.after_ms(timeout_ms)).response
 
 
 def _print_table(response: "RankResponse") -> None:
     import msgspec
-    from rich.console import Console
-    from rich.table import Table
 
-    ads, table = response.ads, Table(title=f"request {response.request_id}")
+    from contracts.console import console, table
+
+    ads, ranked = response.ads, table(title=f"request {response.request_id}")
     columns = {f"light\n{task}": values for task, values in ads.light.items()}
     columns |= {f"heavy\n{task}": values for task, values in (ads.heavy or {}).items()}
     for name in ("#", "ad", "scenario", "utility", *columns):
         text = name in ("ad", "scenario")
-        table.add_column(name, justify="left" if text else "right", no_wrap=text or name == "utility", overflow="fold")
+        ranked.add_column(name, justify="left" if text else "right", no_wrap=text or name == "utility", overflow="fold")
     for place, (ad_id, scenario, utility) in enumerate(zip(ads.ids, ads.scenarios, ads.utilities, strict=True)):
         values = ["" if column[place] is None else f"{column[place]:.3f}" for column in columns.values()]
-        table.add_row(str(place + 1), ad_id, scenario, f"{utility:.4f}", *values)
-    console = Console()
-    console.print(table)
+        ranked.add_row(str(place + 1), ad_id, scenario, f"{utility:.4f}", *values)
+    shown = console()
+    shown.print(ranked)
     dropped = {reason: ids for reason, ids in msgspec.to_builtins(response.dropped).items() if ids}
     for line in (*response.warnings, *([f"degraded: {response.degraded.detail}"] if response.degraded else [])):
-        console.print(line, markup=False)
+        shown.print(line, soft_wrap=True)
     for reason, ids in dropped.items():
-        shown = ", ".join(ids[:_IDS_PRINTED]) + (", ..." if len(ids) > _IDS_PRINTED else "")
-        console.print(f"dropped: {len(ids):,} {reason}: {shown}", markup=False, highlight=False, soft_wrap=True)
+        some = ", ".join(ids[:_IDS_PRINTED]) + (", ..." if len(ids) > _IDS_PRINTED else "")
+        shown.print(f"dropped: {len(ids):,} {reason}: {some}", soft_wrap=True)
     timing = msgspec.to_builtins(response.timing_ms)
-    console.print(", ".join(f"{stage} {spent:.1f} ms" for stage, spent in timing.items()))
+    shown.print(", ".join(f"{stage} {spent:.1f} ms" for stage, spent in timing.items()))

@@ -356,6 +356,7 @@ def test_an_override_needs_a_reason_of_one_line(
 ) -> None:
     words = ("--logs", log_directory, "--run", run.path, "--out", tmp_path / "bundle", "--override", reason)
     message = "error: --override: expected a reason of one line and at most 500 printable characters\n"
+    message += "next: `adsieve distill publish --help` tells what it takes\n"
     assert door("publish", *words) == (2, message)
     assert list(tmp_path.iterdir()) == []
 

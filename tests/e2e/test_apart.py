@@ -91,7 +91,7 @@ def test_out_is_apart_from_what_is_read(
         adsieve.main()
     assert stopped.value.code == 2
     assert capsys.readouterr().err == (
-        f"error: --out {written}: {words} {option} {read}, which is read; choose a place apart from it\n"
+        f"error: --out {written}: {words} {option} {read}, which is read\nnext: choose an --out apart from {read}\n"
     )
     assert not list((tmp_path / "work" / "read").iterdir())
 

@@ -28,7 +28,9 @@ def test_a_path_below_a_file_is_wrong_usage(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "simulate", file / "log", "--preset", "tiny") == 2
-    assert capsys.readouterr().err == f"error: {file}: file exists\n"
+    assert capsys.readouterr().err == (
+        f"error: {file}: file exists\nnext: choose another path; `adsieve simulate --help` tells what it takes\n"
+    )
     assert file.read_text() == "kept"
 
 
@@ -54,7 +56,9 @@ def test_the_system_is_quoted_with_the_path(
 
     monkeypatch.setattr("adlogs.simulate.simulate", fail)
     assert run(monkeypatch, "simulate", tmp_path / "log") == code
-    assert capsys.readouterr().err == f"error: {message}\n"
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"error: {message}"
+    assert second.startswith("next: choose another path" if code == 2 else "next: make room or mend")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +130,7 @@ def test_memory_that_runs_out_is_one_line(
 
     monkeypatch.setattr("adlogs.simulate.simulate", fail)
     assert run(monkeypatch, "simulate", tmp_path / "log") == 1
-    assert capsys.readouterr().err.startswith("error: out of memory: choose smaller batches")
+    assert capsys.readouterr().err.startswith("error: out of memory\nnext: choose smaller batches")
 
 
 def test_another_runtime_error_is_a_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
