@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 # Two workers of one thread each use two cores without fighting over them.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test check bench test-slow test-apt test-gpu bench-gpu clean
+.PHONY: help demo test check bench docs test-slow test-apt test-docs test-gpu bench-gpu clean
 
 help:
 	@echo "make demo       simulate, train, distil, index, serve, rank, report (about 2 minutes on 2 cores, once installed)"
@@ -16,6 +16,7 @@ help:
 	@echo "make check      format, lint, types, import layers"
 	@echo "make test-slow  long kill, fuzz and quality runs"
 	@echo "make test-apt   what needs Debian packages: the report page in Chromium, Redis over TLS (chromium, redis-server, openssl)"
+	@echo "make test-docs  the tutorial, the notebook and the site of docs/ run as they stand        make docs  build the site"
 	@echo "make bench      the benchmarks, each with its targets checked"
 	@echo "make test-gpu   tests that need a CUDA device        make bench-gpu  benchmarks that need one"
 	@echo "make clean      remove what the other targets made"
@@ -37,6 +38,13 @@ test-slow: $(VENV)/.dev
 
 test-apt: $(VENV)/.dev
 	$(PYTEST) -m apt
+
+test-docs: $(VENV)/.dev
+	$(PYTEST) -m docs --timeout 1800
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m docs.write
+	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.simulate --check
@@ -79,7 +87,7 @@ $(VENV)/.train: $(BIN)/python requirements/base.txt requirements/serve.txt requi
 	$(BIN)/python -c 'import torchrec' # a pair of torch and fbgemm that does not match fails here, not in a training run
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.train requirements/dev.txt requirements/ray.txt
+$(VENV)/.dev: $(VENV)/.train requirements/dev.txt requirements/ray.txt requirements/docs.txt
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -r requirements/dev.txt
 	touch $@
 
