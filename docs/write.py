@@ -6,25 +6,26 @@ A test compares each page with what this writes (tests/docs/test_reference.py).
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.writers import commands, configuration, files, http, metrics, settings
+from docs.writers import benchmarks, commands, configuration, files, http, metrics, settings
 
-ROOT = Path(__file__).parent / "reference"
+ROOT = Path(__file__).parent
 PAGES: Mapping[str, Callable[[], str]] = {
-    "commands.md": commands.page,
-    "configuration.md": configuration.page,
-    "files.md": files.page,
-    "settings.md": settings.page,
-    "metrics.md": metrics.page,
-    "http.md": http.page,
+    "benchmarks.md": benchmarks.page,
+    "reference/commands.md": commands.page,
+    "reference/configuration.md": configuration.page,
+    "reference/files.md": files.page,
+    "reference/settings.md": settings.page,
+    "reference/metrics.md": metrics.page,
+    "reference/http.md": http.page,
 }
 
 
 def main() -> None:
     """Write them all."""
-    ROOT.mkdir(exist_ok=True)
     for name, page in PAGES.items():
         (ROOT / name).write_text(page())
         print(ROOT / name)
+    benchmarks.picture(ROOT / "images" / "ratios.svg")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import typer
 
 import adsieve
 from docs.write import PAGES, ROOT
-from docs.writers import commands, http, metrics
+from docs.writers import benchmarks, commands, http, metrics
 from docs.writers.settings import groups, redis_variables
 from service.settings import Settings
 
@@ -42,7 +42,7 @@ def test_every_setting_is_told() -> None:
 
 
 def test_every_variable_that_the_code_reads_is_told() -> None:
-    page = PAGES["settings.md"]()
+    page = PAGES["reference/settings.md"]()
     read = set()
     for package in PACKAGES:
         for file in (SOURCE / package).rglob("*.py"):
@@ -64,3 +64,14 @@ def test_every_route_is_told() -> None:
         for path, methods in document["paths"].items():
             for method in methods:
                 assert f"`{method.upper()} {path}`" in page
+
+
+def test_every_ratio_stands_on_its_page() -> None:
+    for one in benchmarks.ratios():
+        page = (ROOT / "results" / f"{one['page']}.md").read_text()
+        assert re.search(rf"(?<![\d.]){one['times']:g}(?:0*)(?![\d])", page) or f"{one['times']:.1f}" in page
+
+
+def test_the_picture_is_of_these_ratios(tmp_path: Path) -> None:
+    benchmarks.picture(tmp_path / "ratios.svg")
+    assert (tmp_path / "ratios.svg").read_text() == (ROOT / "images" / "ratios.svg").read_text()
