@@ -18,7 +18,8 @@ an AMD EPYC without a GPU. Bars that end before their mark miss their target; th
 """
 TAIL = """
 `python -m benchmarks.NAME` prints medians, ratios, schedule and machine; `--json` is for machines, and `--check` exits
-with 1 where a target is missed. `make bench` runs them all. [Results](results/README.md) lists every page, also those about quality and faults.
+with 1 where a target is missed. `make bench` runs them all. [Results](results/README.md) lists every page, also those
+about quality and faults.
 """
 
 
