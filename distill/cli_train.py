@@ -204,9 +204,9 @@ def choose_config(
 
 
 def _own_preset(scenarios: tuple[str, ...]) -> str:
-    if len(scenarios) > 1:
-        return "multi_domain"
-    return scenarios[0] if scenarios[0] in ("standard", "shopping") else "standard"
+    from distill.presets import DEFAULT_PRESET, SCENARIO_PRESETS, SEVERAL_SCENARIOS
+
+    return SEVERAL_SCENARIOS if len(scenarios) > 1 else SCENARIO_PRESETS.get(scenarios[0], DEFAULT_PRESET)
 
 
 def parse_weights(texts: list[str], option: str) -> dict[str, float]:

@@ -36,6 +36,11 @@ PRESETS: dict[str, Callable[[], DistillConfig]] = {
 }
 
 
+DEFAULT_PRESET, SEVERAL_SCENARIOS = "standard", "multi_domain"
+SCENARIO_PRESETS = {"shopping": "shopping"}
+"""The preset of a scenario, where another one than the default was found better for it. A choice, no list of names."""
+
+
 def _distillation(config: TwoTowerConfig, *, learning_rate: float) -> DistillConfig:
     """Small batches for nine passes: a few days of log make few steps, and students were still improving at the end.
 

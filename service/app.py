@@ -18,6 +18,7 @@ from service.follower import Follower
 from service.health import health_router
 from service.heavy_watch import CHECK_S
 from service.hot import HotApplication, hot_router
+from service.kserve import KSERVE_TYPES, kserve_router
 from service.openapi import BATCH_ANSWERS, BATCH_BODY, RANK_ANSWERS, RANK_BODY, document
 from service.problems import add_problem_handlers
 from service.rank_route import PATH as RANK
@@ -77,15 +78,17 @@ def create_app(settings: Settings) -> FastAPI:
         version="1",
         description="The lightweight ranking stage of an ads pipeline.",
         lifespan=lifespan,
+        docs_url=None,  # its page loads scripts from other hosts; /openapi.json tells all of it
         redoc_url=None,
     )
     app.state.follower, app.state.workers, app.state.stop = follower, workers, follower.stop
-    app.openapi = lambda: document(app, rank_token=settings.rank_token is not None)  # type: ignore[method-assign]
+    app.openapi = lambda: document(app, rank_token=settings.rank_token is not None, more=KSERVE_TYPES)  # type: ignore[method-assign]
     summary = "Rank candidate ads, or retrieve and rank them"
     app.include_router(hot_router(RANK, rank, summary=summary, responses=RANK_ANSWERS, openapi_extra=RANK_BODY))
     summary = "Answer several rank requests, each as if it had come alone"
     app.include_router(hot_router(BATCH, batch, summary=summary, responses=BATCH_ANSWERS, openapi_extra=BATCH_BODY))
     app.include_router(health_router(follower, telemetry))
+    app.include_router(kserve_router(follower, telemetry))
     app.include_router(admin_router(follower, settings))
     app.include_router(console_router(follower, settings, workers))
     add_problem_handlers(app, retry_after_s=settings.retry_after_s)

@@ -63,15 +63,16 @@ RANK_ANSWERS = answers(RankResponse, JSON, MSGPACK, problems=_PROBLEMS)
 BATCH_ANSWERS = answers(BatchResponse, JSON, MSGPACK, problems=_PROBLEMS)
 
 
-def document(app: FastAPI, *, rank_token: bool) -> dict[str, Any]:
+def document(app: FastAPI, *, rank_token: bool, more: tuple[type, ...] = ()) -> dict[str, Any]:
     """FastAPI's document with the schemas of the raw types; made once an app.
 
     Args:
         rank_token: Whether ranking needs its token.
+        more: Other types that routes of the application refer to.
     """
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        _, components = msgspec.json.schema_components(_TYPES, ref_template=_REF)
+        _, components = msgspec.json.schema_components((*_TYPES, *more), ref_template=_REF)
         schema.setdefault("components", {}).setdefault("schemas", {}).update(components)
         schemes = {name: {"type": "http", "scheme": "bearer"} for name in ("admin_token", "rank_token")}
         schema["components"]["securitySchemes"] = schemes
