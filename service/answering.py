@@ -7,9 +7,9 @@ it is waited for.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
@@ -18,6 +18,7 @@ import numpy as np
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from service.admission import Admission, Turns
 from service.api import Problem, RankRequest, RankResponse
 from service.body import read_body
 from service.deadline import Deadline
@@ -52,7 +53,7 @@ class Begun:
 class Answering:
     """Answers requests, whichever route brings them.
 
-    At most ``max_in_flight`` requests are read, waiting or ranked, those of all routes together.
+    ``admission`` counts the requests of all routes together.
 
     Args:
         follower: Holds the snapshot; each request takes it once.
@@ -75,29 +76,12 @@ class Answering:
         self._follower, self._settings, self._telemetry = follower, settings, telemetry
         self._workers, self._feedback, self._shadows = workers, feedback, shadows
         self._log = RequestLog(settings)
-        self._in_flight = 0
+        self._turns, self.admission = Turns(), Admission(settings, telemetry.in_flight.set)
 
     @property
     def snapshot(self) -> Snapshot:
         """What serves now."""
         return self._follower.snapshot
-
-    @contextmanager
-    def admitted(self, count: int = 1) -> Iterator[None]:
-        """Count requests as in flight, all of them or none.
-
-        Raises:
-            HttpProblem: 503, there is no room for them.
-        """
-        if self._in_flight + count > self._settings.max_in_flight:
-            raise HttpProblem(503, "overloaded", f"{self._in_flight} requests are in flight, try again later")
-        self._in_flight += count
-        self._telemetry.in_flight.set(self._in_flight)
-        try:
-            yield
-        finally:
-            self._in_flight -= count
-            self._telemetry.in_flight.set(self._in_flight)
 
     async def body(self, scope: Scope, receive: Receive) -> tuple[bytes, str]:
         """The body of a call, and its media type.
@@ -119,9 +103,7 @@ class Answering:
     async def in_rank_thread(self, function: Callable[[*Args], T], *args: *Args) -> T:
         """Run what computes where the light stage runs."""
         if self._workers.rank is None:
-            # Whoever came meanwhile is counted in, or refused, before this one makes them wait.
-            await asyncio.sleep(0)
-            return function(*args)
+            return await self._turns.run(function, *args)
         return await asyncio.get_running_loop().run_in_executor(self._workers.rank, function, *args)
 
     def begin(self, snapshot: Snapshot, body: bytes | msgspec.Raw, media: str, trace: Trace, start: float) -> Begun:
@@ -140,7 +122,8 @@ class Answering:
 
     def start_heavy(self, begun: Begun) -> "list[Future[np.ndarray]]":
         """Let the heavy stage run; what to wait for."""
-        return begun.underway.start_heavy(self._workers.heavy)
+        with logging_request(begun.underway.inputs.request_id):
+            return begun.underway.start_heavy(self._workers.heavy)
 
     async def finish(self, begun: Begun, calls: "Sequence[Future[np.ndarray]]") -> RankResponse:
         """The answer, once the heavy stage is done or late."""

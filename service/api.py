@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 MAX_TIMEOUT_MS = 600_000.0
+MAX_REQUEST_ID = 256
+"""Characters."""
 
 _COLUMNS_SCHEMA = {
     "description": "Ad ids, or columns of equal length: ids, and optionally bids, objectives and pair features.",
@@ -46,7 +48,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     scenario: Annotated[str, msgspec.Meta(min_length=1)]
     query: dict[str, Any]
-    request_id: Annotated[str, msgspec.Meta(max_length=256)] | None = None
+    request_id: Annotated[str, msgspec.Meta(max_length=MAX_REQUEST_ID)] | None = None
     event_time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     candidates: Annotated[list[str] | dict[str, Any] | None, msgspec.Meta(extra_json_schema=_COLUMNS_SCHEMA)] = None
     filters: Filters = Filters()

@@ -49,7 +49,7 @@ class BatchRoute:
         """One batch, to its answers or a problem."""
         trace = Trace()
         try:
-            with self._answering.admitted():  # while it is read; the others join once they are counted
+            with self._answering.admission.admitted():  # while it is read; the others join once they are counted
                 response = await self._answered(scope, receive)
         except Exception as error:
             response = self._answering.refuse(error, trace)
@@ -63,7 +63,8 @@ class BatchRoute:
         requests = await answering.in_rank_thread(split_batch, body, media)
         if len(requests) > self._max_requests:
             raise RequestError(f"at most {self._max_requests:,}, got {len(requests):,}", field="requests")
-        with answering.admitted(max(len(requests) - 1, 0)):
+        admission = answering.admission
+        with admission.admitted(max(len(requests) - 1, 0)), admission.in_line(len(requests)):
             parts = await answering.in_rank_thread(self._begin, requests, media, watch.start, start)
             answers = await asyncio.gather(*map(self._finish, parts))
         return Response(encode_response(BatchResponse(answers=answers), media), media_type=media)

@@ -4,16 +4,22 @@ Rows are encoded where the request arrived, by the schema of the version that th
 model looks up and computes, nothing else. Shapes: N survivors, T tasks.
 """
 
+from urllib.parse import quote, unquote
+
 import msgspec
 import numpy as np
 
 from contracts.encoding import Encoded
 from contracts.errors import ArtifactError, InputError, RequestError
 from contracts.layout import SideLayout
+from service.api import MAX_REQUEST_ID
 from service.heavies import LoadedHeavy
 from service.heavy import HeavyCall
 
 PATH = "/heavy"
+REQUEST_ID_HEADER = b"x-request-id"
+"""Beside a call, for the host's log: the id of the request, percent-encoded."""
+
 _IDS, _FLOATS = np.dtype("<i4"), np.dtype("<f4")
 
 
@@ -58,6 +64,21 @@ def encode_call(call: HeavyCall, *, timeout_ms: float | None) -> bytes:
             timeout_ms=timeout_ms,
         )
     )
+
+
+def request_id_header(request_id: str) -> str:
+    """Whatever characters the id has, as a header may hold it."""
+    return quote(request_id, safe="")
+
+
+def request_id_of(header: str | None) -> str | None:
+    """The id in a header, cut where it is longer than any request's.
+
+    Example:
+        >>> request_id_of(request_id_header("é\\n1"))
+        'é\\n1'
+    """
+    return None if header is None else unquote(header)[:MAX_REQUEST_ID]
 
 
 def decode_call(body: bytes) -> HeavyRequest:

@@ -19,6 +19,9 @@ TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 PLACE_LINES_PER_S = 50.0
 """Most lines a second of one place in the code: what fails with every request must not fill a disk."""
 
+PLACE_TRACEBACKS_PER_S = 1.0
+"""The same of events with a traceback, which are many lines each."""
+
 _REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 
@@ -32,6 +35,11 @@ def logging_request(request_id: str | None) -> Iterator[None]:
         _REQUEST_ID.reset(token)
 
 
+def logged_request() -> str | None:
+    """The id that lines carry which are logged here."""
+    return _REQUEST_ID.get()
+
+
 def set_up_logs(level: str, form: Format) -> None:
     """Let all loggers of the process write to standard error.
 
@@ -41,7 +49,7 @@ def set_up_logs(level: str, form: Format) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines(TEXT))
-    handler.addFilter(PlaceLimits(PLACE_LINES_PER_S).allows)
+    handler.addFilter(PlaceLimits(PLACE_LINES_PER_S, PLACE_TRACEBACKS_PER_S).allows)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
     # It tells at level info each build of faiss that this machine has not, as an error.
@@ -109,17 +117,20 @@ class PlaceLimits:
     """A limit for each place in the code that logs.
 
     Args:
-        per_s: Above 0.
+        per_s: Lines, above 0.
+        tracebacks_per_s: Events with a traceback, above 0.
     """
 
-    def __init__(self, per_s: float) -> None:
-        self._per_s = per_s
-        self._limits: dict[tuple[str, int], RateLimit] = {}
+    def __init__(self, per_s: float, tracebacks_per_s: float) -> None:
+        self._per_s, self._tracebacks_per_s = per_s, tracebacks_per_s
+        self._limits: dict[tuple[str, int, bool], RateLimit] = {}
 
     def allows(self, record: logging.LogRecord) -> bool:
         """Whether a line may be written, as a filter of ``logging``; it then tells how many were held back before."""
-        place = (record.pathname, record.lineno)
-        held_back = self._limits.setdefault(place, RateLimit(self._per_s)).passes()
+        has_traceback = bool(record.exc_info)
+        per_s = self._tracebacks_per_s if has_traceback else self._per_s
+        place = (record.pathname, record.lineno, has_traceback)
+        held_back = self._limits.setdefault(place, RateLimit(per_s)).passes()
         if held_back:
             record.fields = getattr(record, "fields", {}) | {"held_back": held_back}
         return held_back is not None

@@ -14,7 +14,7 @@ import msgspec
 COUNTS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """Where processes share what they count; the name is that of prometheus_client, which reads it when imported."""
 
-_LOCK, _STATE = ".lock", ".state"
+LOCK, _STATE = ".lock", ".state"
 
 
 class ReleaseState(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class ProcessBoard:
 
     def __init__(self, directory: Path | None) -> None:
         self._directory, self._own = directory, str(os.getpid())
-        self._lock = None if directory is None else _locked(directory / f"{self._own}{_LOCK}")
+        self._lock = None if directory is None else _locked(directory / f"{self._own}{LOCK}")
         self._posted, self._posting = b"", threading.Lock()
 
     def post(self, state: ProcessState) -> None:
@@ -93,8 +93,8 @@ class ProcessBoard:
         """Remove the states and the gauges of dead processes; what they counted stays counted."""
         from prometheus_client.multiprocess import mark_process_dead  # not in the supervisor, which counts nothing
 
-        for path in directory.glob(f"*{_LOCK}"):
-            if path.stem != self._own and _is_free(path):
+        for path in directory.glob(f"*{LOCK}"):
+            if path.stem.isdecimal() and path.stem != self._own and is_free(path):
                 (directory / f"{path.stem}{_STATE}").unlink(missing_ok=True)
                 mark_process_dead(path.stem, str(directory))
                 path.unlink(missing_ok=True)
@@ -116,7 +116,8 @@ def _locked(path: Path) -> int:
         os.close(lock)  # another process took the file, not locked yet, for that of a dead one
 
 
-def _is_free(path: Path) -> bool:
+def is_free(path: Path) -> bool:
+    """Whether no process holds the lock, or the file is gone."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

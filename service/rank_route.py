@@ -26,7 +26,7 @@ class RankRoute:
         """One request, to an answer or a problem."""
         trace, start = Trace(), time.monotonic()
         try:
-            with self._answering.admitted():
+            with self._answering.admission.admitted():
                 response = await self._ranked(scope, receive, trace, start)
         except Exception as error:
             response = self._answering.refuse(error, trace)
@@ -36,6 +36,7 @@ class RankRoute:
     async def _ranked(self, scope: Scope, receive: Receive, trace: Trace, start: float) -> Response:
         answering = self._answering
         body, media = await answering.body(scope, receive)
-        begun = await answering.in_rank_thread(answering.begin, answering.snapshot, body, media, trace, start)
-        answer = await answering.finish(begun, answering.start_heavy(begun))
+        with answering.admission.in_line():
+            begun = await answering.in_rank_thread(answering.begin, answering.snapshot, body, media, trace, start)
+            answer = await answering.finish(begun, answering.start_heavy(begun))
         return Response(encode_response(answer, media), media_type=media)

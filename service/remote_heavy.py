@@ -15,7 +15,8 @@ from contracts.errors import AdsieveError
 from service.batching import QueueFullError
 from service.deadline import Deadline, DeadlineError
 from service.heavy import HeavyCall, HeavyUnavailableError
-from service.heavy_wire import PATH, decode_logits, encode_call
+from service.heavy_wire import PATH, REQUEST_ID_HEADER, decode_logits, encode_call, request_id_header
+from service.logs import logged_request
 from service.media import MSGPACK
 from service.posting import post
 from service.problems import KIND_PREFIX
@@ -138,7 +139,7 @@ class RemoteRunner:
                 raise QueueFullError(f"{self._open} calls wait for the heavy host")
             self._pause.check()
             self._open += 1
-        future = self._threads.submit(self._ask, call, deadline)
+        future = self._threads.submit(self._ask, call, deadline, logged_request())
         future.add_done_callback(self._closed)
         return future
 
@@ -158,14 +159,14 @@ class RemoteRunner:
         with self._lock:
             self._open -= 1
 
-    def _ask(self, call: HeavyCall, deadline: Deadline) -> np.ndarray:
+    def _ask(self, call: HeavyCall, deadline: Deadline, request_id: str | None) -> np.ndarray:
         left_s = min(self._timeout_s, deadline.remaining_s())
         if left_s <= 0:
             raise DeadlineError("it passed before the heavy host was asked")
         end = time.monotonic() + left_s
         body = encode_call(call, timeout_ms=1000 * left_s)
         try:
-            logits = decode_logits(self._post(body, end), call)
+            logits = decode_logits(self._post(body, self._headers_of(request_id), end), call)
         except Exception as error:
             told = _told(error, self._url, left_s)
             if deadline.has_passed:
@@ -180,17 +181,21 @@ class RemoteRunner:
         self._pause.note(None)
         return logits
 
-    def _post(self, body: bytes, end: float) -> bytes:
+    def _headers_of(self, request_id: str | None) -> dict[str, Any]:
+        named = {} if request_id is None else {REQUEST_ID_HEADER.decode(): request_id_header(request_id)}
+        return self._headers | named
+
+    def _post(self, body: bytes, headers: dict[str, Any], end: float) -> bytes:
         """The body of a 200. A connection that the host had closed meanwhile is opened again, once."""
         try:
-            return self._post_once(body, end)
+            return self._post_once(body, headers, end)
         except urllib3.exceptions.ProtocolError:
-            return self._post_once(body, end)
+            return self._post_once(body, headers, end)
 
-    def _post_once(self, body: bytes, end: float) -> bytes:
+    def _post_once(self, body: bytes, headers: dict[str, Any], end: float) -> bytes:
         if self._pool is None:
             raise RuntimeError("the application is over")
-        answer = post(self._pool, self._url, body, self._headers, end)
+        answer = post(self._pool, self._url, body, headers, end)
         if answer.status != 200:
             kind = NotRunError if answer.status == 503 and NOT_RUN in answer.body else RemoteError
             raise kind(f"{self._url}: {answer.status}: {answer.body[:300].decode(errors='replace')}")

@@ -45,6 +45,14 @@ class RequestLog:
         fields = {"candidates": outcome.num_candidates, "timing_ms": stages}
         self._line(kind, level, response.request_id, "a %s answer: %s", (kind, why), fields)
 
+    def called(self, trace: Trace, rows: int) -> None:
+        """Log a call of the heavy stage that was answered, where it was slow."""
+        timing = trace.watch.timing()
+        if self._slow_ms is not None and timing.total > self._slow_ms:
+            stages = {name: round(spent, 3) for name, spent in trace.watch.stages.items()}
+            fields = {"rows": rows, "timing_ms": stages | {"total": round(timing.total, 3)}}
+            self._line("slow", logging.WARNING, trace.request_id, "a slow call: %.1f ms", (timing.total,), fields)
+
     def failed(self, error: Exception, status: int, trace: Trace) -> None:
         """Log a request that got a problem instead of an answer; a bug with its traceback."""
         stages = {name: round(spent, 3) for name, spent in trace.watch.stages.items()}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import uvicorn
 
+from service.header_timeout import HeaderTimeout
 from service.logs import Format, set_up_logs
 from service.settings import Settings
 
@@ -25,6 +26,8 @@ LAST_READ_S = 0.25
 """From the last connection that is taken until idle ones are closed."""
 
 _TICK_S = 0.05
+_TICKS_A_LOOK = 10
+"""At connections; uvicorn ticks ten times a second."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +57,7 @@ def serve_process(options: ServeOptions, listener: socket.socket, listening: Cal
         access_log=False,
         timeout_graceful_shutdown=options.settings.shutdown_s,
     )
-    server = _Server(config)
+    server = _Server(config, HeaderTimeout(options.settings.header_timeout_s))
     stop = _Stop(server, app.state.stop, options.settings.drain_s)
     server.handle_exit = stop.on_signal  # type: ignore[method-assign]
     threading.Thread(target=_tell, args=(server, listening), daemon=True).start()
@@ -74,7 +77,20 @@ def _application(options: ServeOptions) -> "FastAPI":
 
 
 class _Server(uvicorn.Server):
-    """Reads what came on connections that it took last, before it closes idle ones: their requests are in flight."""
+    """Reads what came on connections that it took last, before it closes idle ones: their requests are in flight.
+
+    Args:
+        headers: Ends connections whose headers are late.
+    """
+
+    def __init__(self, config: uvicorn.Config, headers: HeaderTimeout) -> None:
+        super().__init__(config)
+        self._headers = headers
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS_A_LOOK == 0:
+            self._headers.look(list(self.server_state.connections))
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:

@@ -11,6 +11,7 @@ from service.api import MAX_TIMEOUT_MS
 
 Count = Annotated[int, Field(ge=1)]
 EngineChoice = Literal["auto", "onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch_cuda", "tensorrt"]
+BatchingChoice = Literal["auto", "on", "off"]
 Threads = Annotated[int, Field(ge=1, le=256)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -110,8 +111,21 @@ class Settings(BaseSettings):
     Work:
         rank_threads: Threads for the light stage; 0 runs it on the event loop itself: `--workers` scales, threads that
             share an interpreter hold one another up.
+        query_batching: Whether query towers of requests that wait are run together: ``auto`` tries both when a release
+            is
+            loaded and takes what is faster here; ``on`` or ``off``. Only threads wait: with ``rank_threads`` 0 each
+            request runs its own.
+        query_batch: Most requests of one call.
+        query_batch_wait_ms: How long a request waits for others to join it.
+        query_queue: Most requests that wait for a query tower; one more gets 503 at once.
+        light_device: Where the light stage's vectors lie: ``cuda`` is a GPU, ``auto`` takes one where there is one, its
+            scores are the CPU's and it is faster; not yet run on a GPU.
+        device_memory_mib: Most memory that each process fills on a GPU, all its models, vectors and search indexes
+            together, during a reload the old and the new; what finds no room runs on the CPU. None is no limit.
         heavy_threads: Calls of heavy rankers at the same time.
-        heavy_batch: Most requests of one call: those that wait when a thread becomes free; 1 serves each alone.
+        heavy_batching: Whether the heavy ranker takes waiting requests together: ``auto`` tries both when it is loaded
+            and takes what is faster here; ``on`` or ``off``.
+        heavy_batch: Most requests of one call: those that wait when a thread becomes free.
         heavy_batch_rows: Most survivors of one call that serves several requests.
         heavy_batch_wait_ms: How long a call waits for others to join it.
         heavy_queue: Most calls that wait; a request more gets the light order.
@@ -134,6 +148,7 @@ class Settings(BaseSettings):
         admin_token: Bearer token of the admin routes; without one they answer 401 to everybody, but that the console
             tells callers on this machine what it knows.
         rank_token: Bearer token that rank requests need; None lets everybody rank.
+        header_timeout_s: How long the headers of a request may take to arrive; a slower connection is ended.
         body_timeout_s: How long the body of a request may take to arrive; a slower one gets 408.
         shutdown_s: When told to stop, how long requests in flight may take; what is left then is cut off.
         drain_s: When told to stop, how long requests are still taken while /health/ready already says no, so that a
@@ -199,7 +214,14 @@ class Settings(BaseSettings):
     explore_share: Annotated[float, Field(ge=0, le=0.5)] = 0.0
 
     rank_threads: Annotated[int, Field(ge=0, le=256)] = 0
+    query_batching: BatchingChoice = "auto"
+    query_batch: Annotated[int, Field(ge=1, le=1_024)] = 16
+    query_batch_wait_ms: Annotated[float, Field(ge=0, le=1_000)] = 0.0
+    query_queue: Annotated[int, Field(ge=1, le=100_000)] = 64
+    light_device: Literal["auto", "cpu", "cuda"] = "auto"
+    device_memory_mib: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     heavy_threads: Threads = 1
+    heavy_batching: BatchingChoice = "auto"
     heavy_batch: Annotated[int, Field(ge=1, le=1_024)] = 8
     heavy_batch_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 2_048
     heavy_batch_wait_ms: Annotated[float, Field(ge=0, le=1_000)] = 0.0
@@ -221,6 +243,7 @@ class Settings(BaseSettings):
     failed_retry_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     admin_token: SecretStr | None = None
     rank_token: SecretStr | None = None
+    header_timeout_s: Annotated[float, Field(gt=0, le=3_600)] = 10.0
     body_timeout_s: Annotated[float, Field(gt=0, le=3_600)] = 10.0
     shutdown_s: Annotated[int, Field(ge=1, le=3_600)] = 30
     drain_s: Annotated[float, Field(ge=0, le=3_600)] = 0.0

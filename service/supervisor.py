@@ -17,9 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from types import FrameType
 
 from contracts.errors import AdsieveError
+from service.counts_directory import COUNTS_PREFIX, held, remove_abandoned
 from service.process_state import COUNTS_VARIABLE
 from service.server import ServeOptions, end_with_parent, serve_process
 
@@ -184,13 +186,18 @@ class Supervisor:
 
 @contextmanager
 def shared_counts() -> Iterator[None]:
-    """A private directory in which the workers that begin meanwhile share what they count; gone at the end."""
-    with tempfile.TemporaryDirectory(prefix="adsieve-counts-", ignore_cleanup_errors=True) as directory:
+    """A private directory in which the workers that begin meanwhile share what they count; gone at the end.
+
+    What a supervisor left that was killed is removed first.
+    """
+    remove_abandoned(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=COUNTS_PREFIX, ignore_cleanup_errors=True) as directory:
         os.environ[COUNTS_VARIABLE] = directory
-        try:
-            yield
-        finally:
-            del os.environ[COUNTS_VARIABLE]
+        with held(Path(directory)):
+            try:
+                yield
+            finally:
+                del os.environ[COUNTS_VARIABLE]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ what serves now is in ``service.serving_metrics``.
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from service.api import Dropped
+from service.api import Dropped, Timing
 from service.experiment_counts import ExperimentCounts
 from service.feedback_counts import FeedbackCounts
 from service.problems import KIND_PREFIX, problem_of
@@ -23,6 +23,8 @@ SECONDS = (
 COUNTS = (0, 1, 10, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 STAGES = ("decode", "query_tower", "light", "heavy", "total")
+CALL_STAGES = ("decode", "heavy", "total")
+"""Of a call of the heavy stage; ``heavy`` is what it waited and ran."""
 
 
 class Telemetry:
@@ -113,6 +115,11 @@ class Telemetry:
         """Count one call of the heavy ranker."""
         self.heavy_batch_requests.observe(requests)
         self.heavy_wait_seconds.observe(waited_s)
+
+    def call(self, timing: Timing) -> None:
+        """Count one call of the heavy stage that was answered for another host."""
+        for stage in CALL_STAGES:
+            self._stages[stage].observe(getattr(timing, stage) / 1000)
 
     def problem(self, error: Exception) -> None:
         """Count one request that got a problem."""

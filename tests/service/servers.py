@@ -13,10 +13,10 @@ import uvicorn
 
 
 @contextmanager
-def serving(app) -> Iterator[str]:
+def serving(app, server: Callable[[uvicorn.Config], uvicorn.Server] = uvicorn.Server) -> Iterator[str]:
     """A real server of an application in a thread; its URL."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    server = server(uvicorn.Config(app, log_level="warning"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -229,13 +229,14 @@ def test_builds_of_faiss_that_this_machine_lacks_alarm_nobody(capsys, level):
 def test_a_place_in_the_code_that_logs_without_end_is_cut_and_others_are_not(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(logs.time, "monotonic", lambda: clock[0])
-    limits = PlaceLimits(2.0)
+    limits = PlaceLimits(2.0, 1.0)
 
-    def line(number):
-        return logging.LogRecord("a", logging.INFO, "file.py", number, "m", (), None)
+    def line(number, traceback=None):
+        return logging.LogRecord("a", logging.INFO, "file.py", number, "m", (), traceback)
 
     assert [limits.allows(line(1)) for _ in range(4)] == [True, True, False, False]
     assert [limits.allows(line(2)) for _ in range(2)] == [True, True]
+    assert [limits.allows(line(3, (ValueError, ValueError(), None))) for _ in range(2)] == [True, False]
     clock[0] += 1.0
     after = line(1)
     assert limits.allows(after)

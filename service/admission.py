@@ -1,0 +1,119 @@
+"""Who may come in, and whose turn it is.
+
+At most ``max_in_flight`` requests are read, waiting or ranked. Of these, the ones whose body is there stand in a line.
+It may grow while a burst arrives or a release is opened. A line that has not been empty for ``burst_ms`` is no burst:
+requests come faster than they can be answered, and every place only makes all of them later. From then on, until it is
+empty again, ``max_waiting`` may stand there and more are refused, so that those which are let in are answered nearly as
+soon as without the overload.
+
+Source: controlled delay, Nichols and Jacobson 2012, doi:10.1145/2208917.2209336; for the queues of servers Maurer 2015,
+"Fail at Scale", doi:10.1145/2838344.2839461.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar, TypeVarTuple
+
+from service.problems import HttpProblem
+from service.settings import Settings
+
+Args = TypeVarTuple("Args")
+T = TypeVar("T")
+
+
+class Admission:
+    """Counts requests in; all in one thread, that of the event loop.
+
+    Args:
+        settings: ``max_in_flight``, ``max_waiting`` and ``burst_ms``.
+        tell: Told of the number in flight whenever it changes.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(
+        self, settings: Settings, tell: Callable[[float], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max_in_flight, self._max_waiting = settings.max_in_flight, settings.max_waiting
+        self._burst_s, self._tell, self._clock = settings.burst_ms / 1000, tell, clock
+        self._in_flight, self._in_line, self._busy_since = 0, 0, 0.0
+
+    @contextmanager
+    def admitted(self, count: int = 1) -> Iterator[None]:
+        """Count requests as in flight, all of them or none.
+
+        Raises:
+            HttpProblem: 503, there is no room for them.
+        """
+        if self._in_flight + count > self._max_in_flight:
+            raise HttpProblem(503, "overloaded", f"{self._in_flight} requests are in flight, try again later")
+        self._in_flight += count
+        self._tell(self._in_flight)
+        try:
+            yield
+        finally:
+            self._in_flight -= count
+            self._tell(self._in_flight)
+
+    @contextmanager
+    def in_line(self, count: int = 1) -> Iterator[None]:
+        """Let requests whose bodies were read stand in line until they are answered, all of them or none.
+
+        Raises:
+            HttpProblem: 503, the line has been there for too long and too many stand in it.
+        """
+        now = self._clock()
+        if self._in_line == 0:
+            self._busy_since = now
+        elif self._in_line >= self._max_waiting and now - self._busy_since > self._burst_s:
+            detail = f"{self._in_line} requests wait and more come than can be answered, try again later"
+            raise HttpProblem(503, "overloaded", detail)
+        self._in_line += count
+        try:
+            yield
+        finally:
+            self._in_line -= count
+
+
+class Turns:
+    """Work on the event loop itself, a piece at a time; between two pieces the loop looks at its connections.
+
+    Else all that stand in line would be ranked in one go, and whoever came meanwhile would wait unseen and uncounted.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_taken = False
+
+    async def run(self, function: Callable[[*Args], T], *args: *Args) -> T:
+        """Call a function when it is its turn, in the order of asking."""
+        await self._turn()
+        try:
+            return function(*args)
+        finally:
+            self._pass_on()
+
+    async def _turn(self) -> None:
+        turn: asyncio.Future[None] | None = None
+        try:
+            if self._is_taken:
+                turn = asyncio.get_running_loop().create_future()
+                self._waiting.append(turn)
+                await turn
+            else:
+                self._is_taken = True
+                await asyncio.sleep(0)  # whoever came at the same time is counted in, or refused, first
+        except asyncio.CancelledError:
+            if turn is None or (turn.done() and not turn.cancelled()):
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else whoever waited was cancelled
+                turn.set_result(None)
+                return
+        self._is_taken = False
