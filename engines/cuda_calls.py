@@ -106,6 +106,13 @@ def capture_all(torch: Any, device: Any, calls: Sequence[DeviceCall]) -> None:
         call.capture(pool, stream)
 
 
+def buffer_bytes(inputs: Sequence[TensorSpec], shapes: Sequence[Shapes]) -> int:
+    """Bytes on the device for the inputs of calls of these shapes."""
+    return sum(
+        Packing({spec.name: (spec.numpy_dtype, bucket[spec.name]) for spec in inputs}).nbytes for bucket in shapes
+    )
+
+
 def check_device(torch: Any, device: str, *, engine: str) -> None:
     """Refuse a CUDA device that is not there.
 

@@ -8,12 +8,12 @@ vectors, buffers and work space; the driver's own memory (some 500 MiB a process
 import threading
 import weakref
 
-from contracts.errors import AdsieveError
+from engines.protocol import EngineNotNowError
 
 MIB = 1 << 20
 
 
-class DeviceMemoryError(AdsieveError):
+class DeviceMemoryError(EngineNotNowError):
     """There is no room left on the device for something; a processor can do its work."""
 
 

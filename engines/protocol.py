@@ -5,6 +5,12 @@ from typing import Protocol
 
 import numpy as np
 
+from contracts.errors import AdsieveError
+
+
+class EngineNotNowError(AdsieveError):
+    """An engine cannot run here now, and may later: another one serves meanwhile."""
+
 
 class Engine(Protocol):
     """One loaded graph. Safe to call from several threads at once."""

@@ -22,7 +22,7 @@ import numpy as np
 from contracts.errors import MismatchError
 from engines.buckets import bucket_for
 from engines.cuda_calls import DeviceCall, capture_all, check_device
-from engines.device_memory import DeviceMemory
+from engines.gpu import Gpu
 from engines.tensor_spec import TensorSpec
 from engines.torch_program import import_torch
 
@@ -56,8 +56,7 @@ class ResidentPins:
         spare: Rows that may be appended.
         row_buckets: Numbers of rows that calls are padded to; more are refused.
         survivor_buckets: Numbers of survivors, likewise.
-        device: ``cuda``, ``cuda:1``; ``cpu`` runs the same calls without graphs.
-        memory: The budget that this is counted in.
+        gpu: The device and its budget; the device ``cpu`` runs the same calls without graphs.
 
     Raises:
         AdsieveError: torch is not installed, or has no such device.
@@ -65,7 +64,7 @@ class ResidentPins:
 
     Example:
         >>> vectors, bias = np.array([[1, 0], [0, 1], [1, 0]], np.float16), np.zeros((3, 1), np.float32)
-        >>> pins = ResidentPins(vectors, bias, None, spare=1, device="cpu")
+        >>> pins = ResidentPins(vectors, bias, None, spare=1, gpu=Gpu(device="cpu"))
         >>> query = np.array([[1, 2, 0, 0]], np.float32)
         >>> pins.logits(np.array([1, 0]), query).tolist()
         [[2.0], [1.0]]
@@ -82,20 +81,19 @@ class ResidentPins:
         spare: int = 0,
         row_buckets: Sequence[int] = ROW_BUCKETS,
         survivor_buckets: Sequence[int] = SURVIVOR_BUCKETS,
-        device: str = "cuda",
-        memory: DeviceMemory | None = None,
+        gpu: Gpu | None = None,
     ) -> None:
-        self._torch = torch = import_torch()
-        check_device(torch, device, engine="a resident index")
-        self._device, self._lock = torch.device(device), threading.Lock()
+        self._torch, gpu = import_torch(), gpu or Gpu()
+        torch = self._torch
+        check_device(torch, gpu.device, engine="a resident index")
+        self._device, self._lock = torch.device(gpu.device), threading.Lock()
         self._num_heads, self._width = bias.shape[1], vectors.shape[1]
         self._row_buckets, self._survivor_buckets = tuple(row_buckets), tuple(survivor_buckets)
         capacity = len(vectors) + spare
-        if memory is not None:
-            memory.hold(self, "vectors", self._bytes(capacity, vectors.dtype.itemsize, scales is not None))
+        gpu.memory.hold(self, "vectors", self._bytes(capacity, vectors.dtype.itemsize, scales is not None))
         with self._on_device(), torch.inference_mode():
             self._columns = {
-                name: torch.zeros((capacity, array.shape[1]), dtype=getattr(torch, str(array.dtype)), device=device)
+                name: torch.zeros((capacity, array.shape[1]), dtype=getattr(torch, str(array.dtype)), device=gpu.device)
                 for name, array in _given(vectors, bias, scales).items()
             }
             self._num_rows = 0

@@ -14,6 +14,7 @@ import numpy as np
 
 from contracts.errors import AdsieveError, ArtifactError
 from engines.parity import BF16_GATE, FP32_GATE, ParityGate, Run, measure_parity, parity_inputs
+from engines.protocol import EngineNotNowError
 
 Loaded = TypeVar("Loaded")
 
@@ -54,7 +55,8 @@ class Trial:
     """What became of one candidate.
 
     ``unavailable`` could not load or run, ``refused`` failed its gate, ``passed`` did not, ``serves`` is the fastest of
-    those. ``error`` is the largest, ``rank_correlation`` the smallest over outputs, ``ms`` the median call.
+    those. ``error`` is the largest, ``rank_correlation`` the smallest over outputs, ``ms`` the median call;
+    ``is_for_now`` tells that an unavailable one may load later.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Trial:
     error: float | None = None
     rank_correlation: float | None = None
     ms: float | None = None
+    is_for_now: bool = False
 
     def __str__(self) -> str:
         measured = [
@@ -106,6 +109,7 @@ def select_engine(
 
     Raises:
         ArtifactError: No candidate passes; the message gives the reason for each.
+        EngineNotNowError: Likewise, but one of them may pass later.
         ValueError: Two candidates have one name.
 
     Example:
@@ -136,7 +140,8 @@ def select_engine(
             best = trial, passed[0]
         del passed  # a loser's memory is free before the next one loads
     if best is None:
-        raise ArtifactError(f"{source}: no engine can serve: " + "; ".join(map(str, trials)))
+        kind = EngineNotNowError if any(trial.is_for_now for trial in trials) else ArtifactError
+        raise kind(f"{source}: no engine can serve: " + "; ".join(map(str, trials)))
     name, winner = best[0].name, best[1]
     return Selection(
         name=name,
@@ -157,7 +162,8 @@ def _tried(
     try:
         loaded = candidate.load()
     except Exception as error:  # a driver or library that is absent, old or broken raises whatever it likes
-        return Trial(name=candidate.name, status="unavailable", reason=_reason(error)), []
+        is_for_now = isinstance(error, EngineNotNowError)
+        return Trial(name=candidate.name, status="unavailable", reason=_reason(error), is_for_now=is_for_now), []
     try:
         parity = measure_parity(run(loaded), tensors, source=source)
         refusal = candidate.gate.refusal(parity)

@@ -92,6 +92,14 @@ def build_plan(
     return bytes(plan)
 
 
+def plan_file(
+    library: Any, path: Path, directory: Path, *, shapes: Sequence[Shapes], precision: Precision, architecture: str
+) -> Path:
+    """Where the plan of a graph lies in ``directory``; other graph, GPU, precision, library or shapes, other file."""
+    key = plan_key(path, library=library, architecture=architecture, precision=precision, shapes=shapes)
+    return directory / f"{key}.plan"
+
+
 def cached_plan(
     library: Any, path: Path, directory: Path, *, shapes: Sequence[Shapes], precision: Precision, architecture: str
 ) -> bytes:
@@ -99,13 +107,12 @@ def cached_plan(
 
     The file appears whole, written aside and renamed, so that workers that start together cannot read half of one.
     """
-    key = plan_key(path, library=library, architecture=architecture, precision=precision, shapes=shapes)
-    file = directory / f"{key}.plan"
+    file = plan_file(library, path, directory, shapes=shapes, precision=precision, architecture=architecture)
     if file.is_file():
         return file.read_bytes()
     plan = build_plan(library, path, shapes=shapes, precision=precision)
     directory.mkdir(parents=True, exist_ok=True)
-    aside = directory / f".{key}.{os.getpid()}"
+    aside = directory / f".{file.stem}.{os.getpid()}"
     try:
         aside.write_bytes(plan)
         aside.replace(file)

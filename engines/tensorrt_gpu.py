@@ -16,9 +16,11 @@ import numpy as np
 
 from contracts.errors import ArtifactError, MismatchError
 from engines.buckets import BucketedEngine, bucketed, spec_shapes
-from engines.cuda_calls import DeviceCall, Shapes, capture_all, check_device
+from engines.cuda_calls import DeviceCall, Shapes, buffer_bytes, capture_all, check_device
+from engines.gpu import Gpu
 from engines.onnxruntime_cpu import onnx_specs
-from engines.tensorrt_build import Precision, cached_plan, import_tensorrt
+from engines.plan_builds import PlanRequest
+from engines.tensorrt_build import Precision, import_tensorrt
 from engines.torch_program import import_torch
 
 
@@ -30,7 +32,7 @@ def open_tensorrt(
     zeros: Sequence[str] = (),
     splits: Sequence[str] = (),
     precision: Precision = "bf16",
-    device: str = "cuda",
+    gpu: Gpu | None = None,
 ) -> BucketedEngine:
     """The engine that serves: a plan with a profile for every bucket, behind padding to buckets.
 
@@ -41,9 +43,9 @@ def open_tensorrt(
         zeros: Dimensions padded with zeros, which a mask rules out; see :class:`BucketedEngine`.
         splits: Dimensions run in pieces above their largest bucket; those that the graph lacks are passed over.
         precision: Of matrix products.
-        device: ``cuda`` or ``cuda:1``.
+        gpu: The device, its budget, and how plans for it come about; the first device and no limit unless given.
     """
-    engine = TensorRtEngine(path, buckets=buckets, cache=cache, precision=precision, device=device)
+    engine = TensorRtEngine(path, buckets=buckets, cache=cache, precision=precision, gpu=gpu)
     return bucketed(engine, engine.input_specs, engine.output_specs, buckets=buckets, zeros=zeros, splits=splits)
 
 
@@ -57,10 +59,11 @@ class TensorRtEngine:
         buckets: Sizes of every dimension that the graph names; each combination has a profile, others are refused.
         cache: Directory of plans, shared by workers.
         precision: Of matrix products; inputs and outputs stay as the graph declares them.
-        device: ``cuda`` or ``cuda:1``.
+        gpu: The device, its budget, and how plans for it come about; the first device and no limit unless given.
 
     Raises:
         AdsieveError: TensorRT or torch is not installed, or there is no such device.
+        EngineNotNowError: Its plan is being built, or its budget has no room.
         ArtifactError: The graph cannot be built, or its plan cannot be loaded.
     """
 
@@ -73,25 +76,35 @@ class TensorRtEngine:
         buckets: Mapping[str, Sequence[int]],
         cache: Path,
         precision: Precision = "bf16",
-        device: str = "cuda",
+        gpu: Gpu | None = None,
     ) -> None:
-        library, self._torch = import_tensorrt(), import_torch()
-        check_device(self._torch, device, engine=self.name)
-        self._path, self._device = path, self._torch.device(device)
+        library, self._torch, gpu = import_tensorrt(), import_torch(), gpu or Gpu()
+        check_device(self._torch, gpu.device, engine=self.name)
+        self._path, self._device = path, self._torch.device(gpu.device)
         self._lock = threading.Lock()
         self.input_specs, self.output_specs = onnx_specs(path)
         self.inputs = tuple(spec.name for spec in self.input_specs)
         self.outputs = tuple(spec.name for spec in self.output_specs)
         shapes = spec_shapes(self.input_specs, buckets)
         with self._torch.cuda.device(self._device), self._torch.inference_mode():
-            plan = cached_plan(
-                library, path, cache, shapes=shapes, precision=precision, architecture=self._architecture()
+            plan = gpu.plan(
+                PlanRequest(
+                    library=library,
+                    graph=path,
+                    directory=cache,
+                    shapes=shapes,
+                    precision=precision,
+                    architecture=self._architecture(),
+                )
             )
+            gpu.memory.hold(self, self.name, len(plan) + buffer_bytes(self.input_specs, shapes))
             self._runtime = library.Runtime(library.Logger(library.Logger.ERROR))
             self._engine = self._runtime.deserialize_cuda_engine(plan)
             if self._engine is None:
                 raise ArtifactError(f"{path}: TensorRT {library.__version__} cannot load the plan in {cache}")
-            self._memory = self._activation_memory(len(shapes))
+            work_space = self._work_space(len(shapes))
+            gpu.memory.hold(self, self.name, work_space)
+            self._memory = self._torch.empty(work_space, dtype=self._torch.uint8, device=self._device)
             calls = [self._call(library, profile, bucket) for profile, bucket in enumerate(shapes)]
             capture_all(self._torch, self._device, calls)
         keys = [tuple(bucket[name] for name in self.inputs) for bucket in shapes]
@@ -118,9 +131,9 @@ class TensorRtEngine:
         major, minor = self._torch.cuda.get_device_capability(self._device)
         return f"sm{major}{minor}"
 
-    def _activation_memory(self, profiles: int) -> Any:
-        sizes = [self._engine.get_device_memory_size_for_profile_v2(profile) for profile in range(profiles)]
-        return self._torch.empty(max(*sizes, 1), dtype=self._torch.uint8, device=self._device)
+    def _work_space(self, profiles: int) -> int:
+        """Bytes for activations of the profile that needs most."""
+        return max(1, *(self._engine.get_device_memory_size_for_profile_v2(profile) for profile in range(profiles)))
 
     def _call(self, library: Any, profile: int, bucket: Shapes) -> DeviceCall:
         return DeviceCall(

@@ -22,7 +22,8 @@ import numpy as np
 
 from contracts.errors import MismatchError
 from engines.buckets import BucketedEngine, bucketed, spec_shapes
-from engines.cuda_calls import DeviceCall, Shapes, capture_all, check_device
+from engines.cuda_calls import DeviceCall, Shapes, buffer_bytes, capture_all, check_device
+from engines.gpu import Gpu
 from engines.torch_program import TorchProgram, import_torch, read_program
 
 
@@ -33,7 +34,7 @@ def open_torch_cuda(
     zeros: Sequence[str] = (),
     splits: Sequence[str] = (),
     precision: Literal["fp32", "bf16"] = "bf16",
-    device: str = "cuda",
+    gpu: Gpu | None = None,
 ) -> BucketedEngine:
     """The engine that serves: a program captured for every bucket, behind padding to buckets.
 
@@ -43,9 +44,9 @@ def open_torch_cuda(
         zeros: Dimensions padded with zeros, which a mask rules out; see :class:`BucketedEngine`.
         splits: Dimensions run in pieces above their largest bucket; those that the graph lacks are passed over.
         precision: Of matrix products.
-        device: ``cuda`` or ``cuda:1``.
+        gpu: The device and its budget; the first device and no limit unless given.
     """
-    engine = TorchCudaEngine(path, buckets=buckets, precision=precision, device=device)
+    engine = TorchCudaEngine(path, buckets=buckets, precision=precision, gpu=gpu)
     return bucketed(engine, engine.input_specs, engine.output_specs, buckets=buckets, zeros=zeros, splits=splits)
 
 
@@ -57,10 +58,11 @@ class TorchCudaEngine:
         buckets: Sizes of every dimension that the program names; each combination is captured when the engine is made.
             Other shapes run operator by operator. None: nothing is captured.
         precision: ``bf16`` runs matrix products in BF16 as ``torch.autocast`` does; outputs keep their type.
-        device: ``cuda``, ``cuda:1``; ``cpu`` runs the same program without graphs.
+        gpu: The device and its budget; the device ``cpu`` runs the same program without graphs.
 
     Raises:
         AdsieveError: torch is not installed, or has no such device.
+        DeviceMemoryError: The budget has no room.
         ArtifactError: The file is no program.
     """
 
@@ -72,23 +74,29 @@ class TorchCudaEngine:
         *,
         buckets: Mapping[str, Sequence[int]] | None = None,
         precision: Literal["fp32", "bf16"] = "bf16",
-        device: str = "cuda",
+        gpu: Gpu | None = None,
     ) -> None:
         if precision not in ("fp32", "bf16"):
             raise ValueError(f"precision must be 'fp32' or 'bf16', got {precision!r}")
-        self._torch = torch = import_torch()
-        check_device(torch, device, engine=self.name)
-        self._path, self._device, self._precision = path, torch.device(device), precision
-        self._program = read_program(path, device=device)
+        self._torch, gpu = import_torch(), gpu or Gpu()
+        torch = self._torch
+        check_device(torch, gpu.device, engine=self.name)
+        self._path, self._device, self._precision = path, torch.device(gpu.device), precision
+        if path.is_file():  # else the next line says so
+            gpu.memory.hold(self, self.name, path.stat().st_size)  # its weights, and a graph of little size
+        self._program = read_program(path, device=gpu.device)
         self.input_specs, self.output_specs = self._program.inputs, self._program.outputs
         self.inputs = tuple(spec.name for spec in self.input_specs)
         self.outputs = tuple(spec.name for spec in self.output_specs)
         self._lock = threading.Lock()
         shapes = spec_shapes(self.input_specs, buckets) if buckets and self._device.type == "cuda" else []
+        gpu.memory.hold(self, self.name, buffer_bytes(self.input_specs, shapes))
+        before = self._reserved_bytes()
         with self._on_device(), torch.inference_mode():
             self._captured = {tuple(bucket[name] for name in self.inputs): self._call(bucket) for bucket in shapes}
             if shapes:
                 capture_all(torch, self._device, list(self._captured.values()))
+        gpu.memory.hold(self, self.name, self._reserved_bytes() - before)  # known only now
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name.
@@ -115,6 +123,10 @@ class TorchCudaEngine:
             outputs=self.output_specs,
             forward=partial(_forward, self._torch, self._program, self._device.type, self._precision),
         )
+
+    def _reserved_bytes(self) -> int:
+        """What torch has taken of the device."""
+        return self._torch.cuda.memory_reserved(self._device) if self._device.type == "cuda" else 0
 
     def _on_device(self) -> AbstractContextManager[Any]:
         return self._torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()

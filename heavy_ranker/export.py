@@ -19,8 +19,8 @@ from heavy_ranker.export_graphs import export_graphs, has_variable_lengths
 from heavy_ranker.export_tables import quantise_tables, use_int8_tables
 from heavy_ranker.model import HeavyModel
 from heavy_ranker.run import Run
-from heavy_ranker.serving import LENGTH_BUCKETS, VARIABLE_LENGTHS, HeavyServing
-from heavy_ranker.serving_engines import ADS_GRAPH, REQUEST_GRAPH
+from heavy_ranker.serving import LENGTH_BUCKETS, HeavyServing
+from heavy_ranker.serving_engines import ADS_GRAPH, REQUEST_GRAPH, VARIABLE_LENGTHS
 from modeling.batches import Batch, gather
 from modeling.examples import Examples
 from modeling.profile import write_profile

@@ -16,18 +16,17 @@ from contracts.encoding import Encoded, Encoder
 from contracts.errors import MismatchError
 from contracts.probability import sigmoid
 from contracts.schema import FeatureSchema
+from engines.gpu import Gpu
 from engines.lookup import LookedUp, TableLookup
 from engines.names import EXACT_ENGINE, GPU_ENGINES
 from engines.parity import FP32_GATE, check_parity
 from engines.protocol import Engine
 from engines.select import GATES, Trial
 from heavy_ranker.encoders import HeavyEncoders
-from heavy_ranker.serving_engines import PREPARING_ENGINES, fastest, load_pair
+from heavy_ranker.serving_engines import PREPARING_ENGINES, VARIABLE_LENGTHS, fastest, gpu_lengths, load_pair
 from heavy_ranker.serving_rows import GroupedRows, similar_sizes
 
 EVENTS, MASK = ".embeddings", ".mask"
-VARIABLE_LENGTHS = "variable_lengths"
-"""Among a bundle's ``dims``: 1 where the request graph takes sequences cut to what their histories need."""
 LENGTH_BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Few lengths, so that an engine that prepares for a shape soon knows them all."""
 
@@ -89,7 +88,13 @@ class HeavyServing(HeavyEncoders):
 
     @classmethod
     def load(
-        cls, bundle: Bundle, *, threads: int = 2, engine: str = EXACT_ENGINE, prepared: Sequence[int] = ()
+        cls,
+        bundle: Bundle,
+        *,
+        threads: int = 2,
+        engine: str = EXACT_ENGINE,
+        prepared: Sequence[int] = (),
+        gpu: Gpu | None = None,
     ) -> "HeavyServing":
         """Open the graphs and tables of a verified bundle.
 
@@ -99,6 +104,7 @@ class HeavyServing(HeavyEncoders):
             engine: The name of one, by default an exact one that every machine has, so that the scores of a teacher do
                 not depend on where they were made; ``auto`` takes the fastest that keeps the bundle's parity rows here
                 (``trials`` tells what each did).
+            gpu: What an engine for a GPU runs on; the first one and no limit unless given.
             prepared: Numbers of ads that most requests have. OpenVINO compiles its graphs for each of them once more,
                 which makes such calls faster and costs half a second and a copy of the weights each. Sequences are
                 then taken whole.
@@ -110,23 +116,26 @@ class HeavyServing(HeavyEncoders):
         """
         if engine == "auto":
             chosen = fastest(
-                bundle, lambda name: cls._open(bundle, name, threads, prepared), run=lambda serving: serving.run
+                bundle, lambda name: cls._open(bundle, name, threads, prepared, gpu), run=lambda serving: serving.run
             )
             chosen.loaded.trials = chosen.trials
             return chosen.loaded
-        return cls._open(bundle, engine, threads, prepared)
+        return cls._open(bundle, engine, threads, prepared, gpu)
 
     @classmethod
-    def _open(cls, bundle: Bundle, engine: str, threads: int, prepared: Sequence[int]) -> "HeavyServing":
-        pair = load_pair(bundle, engine, threads=threads, prepared=prepared)
-        takes_whole = engine in GPU_ENGINES or (engine in PREPARING_ENGINES and bool(prepared))
+    def _open(
+        cls, bundle: Bundle, engine: str, threads: int, prepared: Sequence[int], gpu: Gpu | None
+    ) -> "HeavyServing":
+        pair = load_pair(bundle, engine, threads=threads, prepared=prepared, gpu=gpu)
+        takes_whole = engine in PREPARING_ENGINES and bool(prepared)
         may_cut = bool(bundle.manifest.dims.get(VARIABLE_LENGTHS)) and not takes_whole
+        lengths = gpu_lengths(bundle) if engine in GPU_ENGINES else LENGTH_BUCKETS
         return cls(
             bundle.schema,
             bundle.tensors(),
             request_engine=pair.request,
             ads_engine=pair.ads,
-            length_buckets=LENGTH_BUCKETS if may_cut else (),
+            length_buckets=lengths if may_cut else (),
             prepared=prepared if engine in PREPARING_ENGINES else (),
         )
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ import numpy as np
 from contracts.bundle import PARITY_FILE, Bundle
 from contracts.layout import side_layout
 from contracts.schema import FeatureSchema
+from engines.gpu import Gpu
 from engines.names import (
     ENGINES,
     GPU_ENGINES,
@@ -34,7 +36,11 @@ PREPARING_ENGINES: tuple[EngineName, ...] = ("openvino_fp32", "openvino_bf16")
 """Compile graphs once more for sizes that are known beforehand."""
 
 GPU_BUCKETS = {"requests": (1, 4), "ads": (64, 128, 256, 512, 1024)}
-"""Shapes that a GPU engine prepares when it is loaded; each sequence has its full length there."""
+"""Shapes that a GPU engine prepares when it is loaded."""
+GPU_LENGTHS, MOST_LENGTHS = (16, 64, 256), 8
+"""Lengths to which it cuts sequences, beside the whole; fewer where sequences would have more combinations of them."""
+VARIABLE_LENGTHS = "variable_lengths"
+"""Among a bundle's ``dims``: 1 where the request graph takes sequences cut to what their histories need."""
 
 TYPICAL_ADS = 100
 SECONDS = 0.2
@@ -50,10 +56,13 @@ class EnginePair:
     ads: Engine
 
 
-def load_pair(bundle: Bundle, name: str, *, threads: int, prepared: Sequence[int] = ()) -> EnginePair:
+def load_pair(
+    bundle: Bundle, name: str, *, threads: int, prepared: Sequence[int] = (), gpu: Gpu | None = None
+) -> EnginePair:
     """Open both graphs of a bundle with one engine.
 
     Args:
+        gpu: What an engine for a GPU runs on; the first one and no limit unless given.
         prepared: Numbers of ads of one request for which OpenVINO compiles the graphs once more, whole sequences alone.
 
     Raises:
@@ -65,7 +74,7 @@ def load_pair(bundle: Bundle, name: str, *, threads: int, prepared: Sequence[int
     if name not in ENGINES:
         raise unknown_engine(name)
     if name in GPU_ENGINES:
-        return EnginePair(*(open_on_gpu(bundle, graph, name) for graph in graphs))
+        return EnginePair(*(open_on_gpu(bundle, graph, name, gpu=gpu) for graph in graphs))
     return open_on_cpu(*graphs, name=name, threads=threads, prepared=prepared_sizes(bundle.schema, prepared))
 
 
@@ -104,25 +113,46 @@ def open_on_cpu(
 
 
 def open_on_gpu(
-    bundle: Bundle, graph: Path, name: str, *, precision: Precision = "bf16", device: str = "cuda"
+    bundle: Bundle, graph: Path, name: str, *, precision: Precision = "bf16", gpu: Gpu | None = None
 ) -> Engine:
     """One graph with an engine for a GPU; calls above the largest bucket run in pieces. Not yet run on a GPU.
 
-    Lengths are never padded here: the ads' graph could attend to padding.
+    Lengths are never padded here, since the ads' graph could attend to padding: the look-up cuts sequences to one of
+    :func:`gpu_lengths` and masks what is left of it.
     """
+    lengths = gpu_lengths(bundle)
     specs, _ = onnx_specs(graph)
     sizes = {size for spec in specs for size in spec.axes.values()}
-    buckets = {size: GPU_BUCKETS.get(size) or (_length(bundle, size),) for size in sorted(sizes)}
+    buckets = {size: GPU_BUCKETS.get(size) or _below(lengths, _length(bundle, size)) for size in sorted(sizes)}
     splits = tuple(GPU_BUCKETS)
     if name == "torch_cuda":
         from engines.torch_cuda import open_torch_cuda
 
         program = program_path(graph)
-        return open_torch_cuda(program, buckets=buckets, splits=splits, precision=precision, device=device)
+        return open_torch_cuda(program, buckets=buckets, splits=splits, precision=precision, gpu=gpu)
     from engines.tensorrt_gpu import open_tensorrt
 
     plans = plans_directory(bundle.manifest.version)
-    return open_tensorrt(graph, buckets=buckets, cache=plans, splits=splits, precision=precision, device=device)
+    return open_tensorrt(graph, buckets=buckets, cache=plans, splits=splits, precision=precision, gpu=gpu)
+
+
+def gpu_lengths(bundle: Bundle) -> tuple[int, ...]:
+    """Lengths, beside the whole, to which an engine for a GPU takes sequences cut; none where a bundle has them whole.
+
+    Every combination of the sequences' lengths is a shape of its own, at most ``MOST_LENGTHS`` of them: where there are
+    more, the shortest lengths are left out.
+    """
+    if not bundle.manifest.dims.get(VARIABLE_LENGTHS):
+        return ()
+    whole = [sequence.max_length for sequence in side_layout(bundle.schema, "query").sequences]
+    lengths: tuple[int, ...] = GPU_LENGTHS
+    while prod(len(_below(lengths, most)) for most in whole) > MOST_LENGTHS:
+        lengths = lengths[1:]
+    return lengths
+
+
+def _below(lengths: Sequence[int], whole: int) -> tuple[int, ...]:
+    return (*(length for length in lengths if length < whole), whole)
 
 
 def _length(bundle: Bundle, size: str) -> int:

@@ -19,7 +19,8 @@ import numpy as np
 
 from contracts.errors import AdsieveError, ArtifactError
 from contracts.utility import top_positions
-from engines.device_memory import DeviceMemory, DeviceMemoryError
+from engines.device_memory import DeviceMemoryError
+from engines.gpu import Gpu
 from engines.names import has_nvidia_gpu
 from engines.resident import Best, ResidentPins
 from engines.select import median_ms
@@ -150,26 +151,23 @@ class DeviceScored:
         return scored_of(self.release, self.pool, logits)
 
 
-def with_device(
-    loaded: LoadedRelease, choice: LightDeviceChoice, memory: DeviceMemory, *, device: str = "cuda"
-) -> LoadedRelease:
+def with_device(loaded: LoadedRelease, choice: LightDeviceChoice, gpu: Gpu) -> LoadedRelease:
     """The release with its light stage on a device, where the choice is that.
 
     Args:
         choice: ``auto`` takes the device where this machine has one, its logits keep ``TOLERANCE`` and it is faster for
             1,000 candidates; ``cuda`` wants it whatever it takes; ``cpu`` leaves the release as it is. Where there is
             no room in the budget the processor does the work, with a warning.
-        memory: The device's budget.
-        device: As torch names it.
+        gpu: The device and its budget.
 
     Raises:
         AdsieveError: ``cuda`` is wanted, and this machine has none.
         ArtifactError: ``cuda`` is wanted, and its logits are others.
     """
-    if choice == "cpu" or (choice == "auto" and device != "cpu" and not has_nvidia_gpu()):
+    if choice == "cpu" or (choice == "auto" and gpu.device != "cpu" and not has_nvidia_gpu()):
         return loaded
     try:
-        moved = replace(loaded, device=open_device(loaded, memory, device=device))
+        moved = replace(loaded, device=open_device(loaded, gpu))
         check_device_light(moved)
     except DeviceMemoryError as error:
         log.warning("the light stage of %s runs on the CPU: %s", loaded.release.release_id, error)
@@ -182,11 +180,11 @@ def with_device(
     return moved if choice == "cuda" or _is_faster(moved) else loaded
 
 
-def open_device(loaded: LoadedRelease, memory: DeviceMemory | None = None, *, device: str = "cuda") -> DeviceLight:
+def open_device(loaded: LoadedRelease, gpu: Gpu) -> DeviceLight:
     """Bring the vectors of a release's index to a device."""
     index = loaded.index
     spare = max(MIN_SPARE, int(SPARE_SHARE * len(index)))
-    pins = ResidentPins(index.vectors, index.bias, index.scales, spare=spare, device=device, memory=memory)
+    pins = ResidentPins(index.vectors, index.bias, index.scales, spare=spare, gpu=gpu)
     return DeviceLight(pins, len(index))
 
 

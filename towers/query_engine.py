@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from contracts.bundle import GRAPHS, PARITY_FILE, Bundle
+from engines.gpu import Gpu
 from engines.lookup import TableLookup
 from engines.names import engines_here
 from engines.parity import Run
@@ -22,7 +23,7 @@ GPU_ROWS = (1, 4, 16, 64)
 SECONDS = 0.1
 
 
-def open_query_engine(bundle: Bundle, name: str, *, threads: int) -> Engine:
+def open_query_engine(bundle: Bundle, name: str, *, threads: int, gpu: Gpu | None = None) -> Engine:
     """Open the query tower of a bundle with one engine.
 
     Raises:
@@ -30,11 +31,11 @@ def open_query_engine(bundle: Bundle, name: str, *, threads: int) -> Engine:
         AdsieveError: The engine is not installed, or the machine lacks what it needs.
         ArtifactError: The graph cannot be loaded.
     """
-    return open_tower(bundle, QUERY_GRAPH, name, threads=threads, calls=1, rows=1, gpu_rows=GPU_ROWS)
+    return open_tower(bundle, QUERY_GRAPH, name, threads=threads, calls=1, rows=1, gpu_rows=GPU_ROWS, gpu=gpu)
 
 
 def select_query_engine(
-    bundle: Bundle, lookup: TableLookup, *, names: Sequence[str] | None = None, threads: int
+    bundle: Bundle, lookup: TableLookup, *, names: Sequence[str] | None = None, threads: int, gpu: Gpu | None = None
 ) -> Selection[Engine]:
     """Try engines one after another on the parity rows, and time them on one row.
 
@@ -42,6 +43,7 @@ def select_query_engine(
         bundle: With parity rows of both sides.
         lookup: Of the query side.
         names: Engines to try; None is all that this machine may have.
+        gpu: What an engine for a GPU runs on; the first one and no limit unless given.
 
     Raises:
         ArtifactError: None passes; the message says for each what it lacks.
@@ -50,11 +52,9 @@ def select_query_engine(
     saved = bundle.tensors(PARITY_FILE)
     flat, pins = lookup(saved["in.query_ids"], saved["in.query_floats"]).flat, saved["out.pin_embedding"]
     expected = pair_probabilities(saved["out.query_embedding"], pins)
+    load = partial(open_query_engine, bundle, threads=threads, gpu=gpu)
     return select_engine(
-        [
-            Candidate(name=name, load=partial(open_query_engine, bundle, name, threads=threads), gate=GATES[name])
-            for name in tried
-        ],
+        [Candidate(name=name, load=partial(load, name), gate=GATES[name]) for name in tried],
         {"in.flat": flat, "out.probabilities": expected},
         run=partial(_probabilities_of, pins=pins),
         source=str(bundle.file(PARITY_FILE)),

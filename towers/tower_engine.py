@@ -9,6 +9,7 @@ import numpy as np
 
 from contracts.bundle import Bundle
 from contracts.probability import sigmoid
+from engines.gpu import Gpu
 from engines.names import plans_directory, program_path, unknown_engine
 from engines.onnxruntime_cpu import OnnxRuntimeEngine, onnx_specs
 from engines.openvino_cpu import OpenVinoEngine, Precision
@@ -16,7 +17,15 @@ from engines.protocol import Engine
 
 
 def open_tower(
-    bundle: Bundle, graph_name: str, name: str, *, threads: int, calls: int, rows: int, gpu_rows: tuple[int, ...]
+    bundle: Bundle,
+    graph_name: str,
+    name: str,
+    *,
+    threads: int,
+    calls: int,
+    rows: int,
+    gpu_rows: tuple[int, ...],
+    gpu: Gpu | None = None,
 ) -> Engine:
     """Open one graph of a bundle with one engine.
 
@@ -27,6 +36,7 @@ def open_tower(
         calls: So many run at once, on as many of the threads each.
         rows: Of most calls: OpenVINO compiles the graph once more for them.
         gpu_rows: Numbers of rows that an engine for a GPU prepares.
+        gpu: What it runs on; the first one and no limit unless given.
 
     Raises:
         ConfigError: No engine has this name.
@@ -42,7 +52,7 @@ def open_tower(
             buckets = _sizes(graph, (rows,))
             return OpenVinoEngine(graph, threads=threads, precision=precision, streams=calls, buckets=buckets)
         case "torch_cuda" | "tensorrt":
-            return _open_on_gpu(bundle, graph, name, gpu_rows)
+            return _open_on_gpu(bundle, graph, name, gpu_rows, gpu)
     raise unknown_engine(name)
 
 
@@ -58,13 +68,14 @@ def _sizes(graph: Path, rows: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     return {size: rows for spec in inputs for size in spec.axes.values()}
 
 
-def _open_on_gpu(bundle: Bundle, graph: Path, name: str, rows: tuple[int, ...]) -> Engine:
+def _open_on_gpu(bundle: Bundle, graph: Path, name: str, rows: tuple[int, ...], gpu: Gpu | None) -> Engine:
     """Not yet run on a GPU. A bundle without the tower's torch program has no ``torch_cuda``."""
-    buckets = _sizes(graph, rows)
+    buckets, splits = _sizes(graph, rows), tuple(_sizes(graph, rows))
     if name == "torch_cuda":
         from engines.torch_cuda import open_torch_cuda
 
-        return open_torch_cuda(program_path(graph), buckets=buckets, splits=tuple(buckets))
+        return open_torch_cuda(program_path(graph), buckets=buckets, splits=splits, gpu=gpu)
     from engines.tensorrt_gpu import open_tensorrt
 
-    return open_tensorrt(graph, buckets=buckets, cache=plans_directory(bundle.manifest.version), splits=tuple(buckets))
+    plans = plans_directory(bundle.manifest.version)
+    return open_tensorrt(graph, buckets=buckets, cache=plans, splits=splits, gpu=gpu)

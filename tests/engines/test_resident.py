@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from engines.device_memory import DeviceMemory, DeviceMemoryError
+from engines.gpu import Gpu
 from engines.resident import ResidentPins, _top
 
 HEADS, DIM, ADS = 2, 8, 300
@@ -34,7 +35,7 @@ def arrays(precision, seed=0):
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
 def test_logits_and_the_best_equal_plain_sums(precision):
     vectors, bias, scales, query = arrays(precision)
-    pins = ResidentPins(vectors, bias, scales, row_buckets=(16, 512), survivor_buckets=(4, 64), device="cpu")
+    pins = ResidentPins(vectors, bias, scales, row_buckets=(16, 512), survivor_buckets=(4, 64), gpu=Gpu(device="cpu"))
     rng = np.random.default_rng(1)
     for count, k in [(1, 1), (5, 4), (16, 9), (17, 3), (300, 60), (40, 64)]:
         rows = rng.permutation(ADS)[:count]
@@ -56,7 +57,7 @@ def test_logits_and_the_best_equal_plain_sums(precision):
 
 def test_equal_utilities_stand_in_the_order_of_the_request():
     vectors, bias, scales, query = arrays("float16")
-    pins = ResidentPins(vectors, bias, scales, row_buckets=(64,), survivor_buckets=(8,), device="cpu")
+    pins = ResidentPins(vectors, bias, scales, row_buckets=(64,), survivor_buckets=(8,), gpu=Gpu(device="cpu"))
     rows = np.full(50, 7)
     rows[20] = 9
     bids = np.ones(50)
@@ -76,8 +77,8 @@ def test_the_best_of_many_equal_numbers(values):
 
 def test_rows_that_come_later_are_scored_like_the_first():
     vectors, bias, scales, query = arrays("int8")
-    whole = ResidentPins(vectors, bias, scales, row_buckets=(512,), device="cpu")
-    grown = ResidentPins(vectors[:200], bias[:200], scales[:200], spare=100, row_buckets=(512,), device="cpu")
+    whole = ResidentPins(vectors, bias, scales, row_buckets=(512,), gpu=Gpu(device="cpu"))
+    grown = ResidentPins(vectors[:200], bias[:200], scales[:200], spare=100, row_buckets=(512,), gpu=Gpu(device="cpu"))
     assert grown.append(vectors[200:240], bias[200:240], scales[200:240]) == 200
     assert grown.append(vectors[240:], bias[240:], scales[240:]) == 240
     rows = np.random.default_rng(3).permutation(ADS)
@@ -92,9 +93,9 @@ def test_a_mapped_array_comes_over_in_pieces(tmp_path, monkeypatch):
     np.save(tmp_path / "vectors.npy", vectors)
     monkeypatch.setattr("engines.resident.UPLOAD_BYTES", 7 * vectors[:1].nbytes)
     mapped = ResidentPins(
-        np.load(tmp_path / "vectors.npy", mmap_mode="r"), bias, scales, row_buckets=(512,), device="cpu"
+        np.load(tmp_path / "vectors.npy", mmap_mode="r"), bias, scales, row_buckets=(512,), gpu=Gpu(device="cpu")
     )
-    whole = ResidentPins(vectors, bias, scales, row_buckets=(512,), device="cpu")
+    whole = ResidentPins(vectors, bias, scales, row_buckets=(512,), gpu=Gpu(device="cpu"))
     rows = np.arange(ADS)
     np.testing.assert_array_equal(mapped.logits(rows, query), whole.logits(rows, query))
 
@@ -102,9 +103,9 @@ def test_a_mapped_array_comes_over_in_pieces(tmp_path, monkeypatch):
 def test_it_is_counted_for_as_long_as_it_lives():
     vectors, bias, scales, _ = arrays("float32")
     memory = DeviceMemory(1 << 30)
-    pins = ResidentPins(vectors, bias, scales, row_buckets=(64,), device="cpu", memory=memory)
+    pins = ResidentPins(vectors, bias, scales, row_buckets=(64,), gpu=Gpu(device="cpu", memory=memory))
     assert memory.held()["vectors"] >= vectors.nbytes + bias.nbytes
     with pytest.raises(DeviceMemoryError, match=r"vectors needs \d+ MiB of the device, 0 MiB of 1 MiB are held"):
-        ResidentPins(vectors, bias, scales, row_buckets=(64,), device="cpu", memory=DeviceMemory(10))
+        ResidentPins(vectors, bias, scales, row_buckets=(64,), gpu=Gpu(device="cpu", memory=DeviceMemory(10)))
     del pins
     assert memory.held() == {}

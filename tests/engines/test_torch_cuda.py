@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from contracts.errors import AdsieveError, MismatchError
+from engines.gpu import Gpu
 from engines.onnxruntime_cpu import OnnxRuntimeEngine, onnx_specs
 from engines.torch_cuda import TorchCudaEngine, open_torch_cuda
 from engines.torch_program_writer import write_program
@@ -52,7 +53,7 @@ def files(tmp_path_factory):
 
 @pytest.mark.parametrize(("rows", "length"), [(6, 4), (1, 1), (33, 9)])
 def test_equals_onnx_runtime(files, rows, length):
-    engine = TorchCudaEngine(files[1], device="cpu", precision="fp32")
+    engine = TorchCudaEngine(files[1], gpu=Gpu(device="cpu"), precision="fp32")
     inputs = arrays(rows, length, seed=rows)
     expected = OnnxRuntimeEngine(files[0], threads=1).run(inputs)
     computed = engine.run(inputs)
@@ -65,7 +66,11 @@ def test_equals_onnx_runtime(files, rows, length):
 @pytest.mark.parametrize(("rows", "length"), [(6, 4), (1, 1), (33, 9)])
 def test_buckets_of_the_dimensions_that_the_program_names(files, rows, length):
     engine = open_torch_cuda(
-        files[1], buckets={"rows": (8, 16), "length": (5, 10)}, zeros=("length",), precision="fp32", device="cpu"
+        files[1],
+        buckets={"rows": (8, 16), "length": (5, 10)},
+        zeros=("length",),
+        precision="fp32",
+        gpu=Gpu(device="cpu"),
     )
     inputs = arrays(rows, length, seed=rows)
     expected = OnnxRuntimeEngine(files[0], threads=1).run(inputs)
@@ -74,21 +79,21 @@ def test_buckets_of_the_dimensions_that_the_program_names(files, rows, length):
 
 
 def test_the_twins_name_the_same_dimensions(files):
-    engine = TorchCudaEngine(files[1], device="cpu")
+    engine = TorchCudaEngine(files[1], gpu=Gpu(device="cpu"))
     assert onnx_specs(files[0]) == (engine.input_specs, engine.output_specs)
 
 
 def test_bf16_keeps_types_and_is_near(files):
     inputs = arrays(rows=64)
-    exact = TorchCudaEngine(files[1], device="cpu", precision="fp32").run(inputs)
-    rounded = TorchCudaEngine(files[1], device="cpu", precision="bf16").run(inputs)
+    exact = TorchCudaEngine(files[1], gpu=Gpu(device="cpu"), precision="fp32").run(inputs)
+    rounded = TorchCudaEngine(files[1], gpu=Gpu(device="cpu"), precision="bf16").run(inputs)
     error = np.abs(rounded["probabilities"] - exact["probabilities"]).max()
     assert rounded["probabilities"].dtype == np.float32
     assert 1e-6 < error < 1e-2
 
 
 def test_results_outlive_later_calls(files):
-    engine = TorchCudaEngine(files[1], device="cpu")
+    engine = TorchCudaEngine(files[1], gpu=Gpu(device="cpu"))
     first = engine.run(arrays())
     kept = {name: values.copy() for name, values in first.items()}
     engine.run(arrays(seed=9))
@@ -97,7 +102,7 @@ def test_results_outlive_later_calls(files):
 
 
 def test_refuses_other_inputs(files):
-    engine = TorchCudaEngine(files[1], device="cpu")
+    engine = TorchCudaEngine(files[1], gpu=Gpu(device="cpu"))
     inputs = arrays()
     with pytest.raises(MismatchError, match=r"takes inputs \['mask', 'x'\], got \['x'\]"):
         engine.run({"x": inputs["x"]})
@@ -115,4 +120,4 @@ def test_without_a_gpu_it_says_what_is_missing(files):
 
 def test_refuses_other_precisions(files):
     with pytest.raises(ValueError, match="precision must be 'fp32' or 'bf16', got 'fp16'"):
-        TorchCudaEngine(files[1], device="cpu", precision="fp16")
+        TorchCudaEngine(files[1], gpu=Gpu(device="cpu"), precision="fp16")

@@ -9,14 +9,29 @@ import torch
 from contracts.encoding import Encoded
 from contracts.errors import ArtifactError, ConfigError
 from contracts.probability import sigmoid
+from engines.buckets import spec_shapes
+from engines.device_memory import DeviceMemory
+from engines.gpu import Gpu
 from engines.names import ENGINES, EXACT_ENGINE, engines_here, program_path
 from engines.parity import BF16_GATE, FP32_GATE
+from engines.protocol import EngineNotNowError
+from engines.torch_cuda import TorchCudaEngine
 from heavy_ranker.data import read_impressions
 from heavy_ranker.export_graphs import with_gains_folded
-from heavy_ranker.serving import VARIABLE_LENGTHS, HeavyServing
-from heavy_ranker.serving_engines import ADS_GRAPH, REQUEST_GRAPH, open_on_gpu, typical_call
+from heavy_ranker.serving import HeavyServing
+from heavy_ranker.serving_engines import (
+    ADS_GRAPH,
+    GPU_BUCKETS,
+    REQUEST_GRAPH,
+    VARIABLE_LENGTHS,
+    gpu_lengths,
+    open_on_gpu,
+    typical_call,
+)
 from heavy_ranker.serving_rows import GroupedRows, similar_sizes
 from modeling.batches import gather
+
+GRAPHS = REQUEST_GRAPH, ADS_GRAPH
 
 
 @pytest.fixture(scope="module")
@@ -189,10 +204,58 @@ def test_fewer_ads_than_prepared_for_are_filled_up(bundle, exact, impressions):
 def test_the_programs_of_a_bundle_keep_parity_in_the_buckets_of_a_gpu(bundle):
     """On the CPU, without captures; the parity rows are of more requests than the largest bucket holds."""
     request, ads = (
-        open_on_gpu(bundle, bundle.file(graph), "torch_cuda", precision="fp32", device="cpu")
+        open_on_gpu(bundle, bundle.file(graph), "torch_cuda", precision="fp32", gpu=Gpu(device="cpu"))
         for graph in (REQUEST_GRAPH, ADS_GRAPH)
     )
     serving = HeavyServing(bundle.schema, bundle.tensors(), request_engine=request, ads_engine=ads)
     tensors = bundle.tensors("parity.safetensors")
     assert len(tensors["in.query_ids"]) > 4
     assert serving.check_parity(tensors)["probabilities"] <= FP32_GATE.tolerance
+
+
+def test_short_histories_meet_only_shapes_that_a_gpu_prepared(bundle, exact, impressions, monkeypatch):
+    """Sequences are cut to few lengths; every call then has one of the shapes for which a graph is captured."""
+    monkeypatch.setattr("heavy_ranker.serving_engines.GPU_LENGTHS", (1, 3))
+    met, run = [], TorchCudaEngine.run
+
+    def noted(engine, inputs):
+        met.append((engine, {name: array.shape for name, array in inputs.items()}))
+        return run(engine, inputs)
+
+    monkeypatch.setattr(TorchCudaEngine, "run", noted)
+    gpu = Gpu(device="cpu")
+    engines = [open_on_gpu(bundle, bundle.file(g), "torch_cuda", precision="fp32", gpu=gpu) for g in GRAPHS]
+    serving = HeavyServing(
+        bundle.schema,
+        bundle.tensors(),
+        request_engine=engines[0],
+        ads_engine=engines[1],
+        length_buckets=gpu_lengths(bundle),
+    )
+    lengths = {}
+    for events in (0, 1, 2, 5):
+        query, ads, pair, index = some_rows(impressions, [3, 70])
+        ids = query.ids.copy()
+        for sequence in exact.query_encoder.layout.sequences:
+            for field in sequence.fields:
+                ids[:, field.start + events : field.start + field.width] = 0
+        given = Encoded(ids, query.floats), ads, pair, index
+        np.testing.assert_allclose(scored(serving, *given), scored(exact, *given), atol=1e-4)
+        lengths[events] = sorted(shape[1] for name, shape in met[-1][1].items() if name.endswith(".penalty"))
+    assert lengths[1] != lengths[5]
+    sizes = {f"{sequence.name}_length": sequence.max_length for sequence in exact.query_encoder.layout.sequences}
+    buckets = GPU_BUCKETS | {name: (*(size for size in (1, 3) if size < whole), whole) for name, whole in sizes.items()}
+    for engine, shapes in met:
+        assert shapes in spec_shapes(engine.input_specs, buckets)
+
+
+def test_an_engine_for_a_gpu_is_counted_in_its_budget(bundle):
+    memory = DeviceMemory(1 << 30)
+    serving = HeavyServing.load(bundle, threads=1, engine="torch_cuda", gpu=Gpu(device="cpu", memory=memory))
+    programs = [program_path(bundle.file(graph)).stat().st_size for graph in GRAPHS]
+    assert memory.held()["torch_cuda"] >= sum(programs)
+    assert serving.check_parity(bundle.tensors("parity.safetensors"))["probabilities"] <= BF16_GATE.tolerance
+    with pytest.raises(EngineNotNowError, match="torch_cuda needs 1 MiB of the device, 0 MiB of 1 MiB are held"):
+        HeavyServing.load(bundle, engine="torch_cuda", gpu=Gpu(device="cpu", memory=DeviceMemory(100)))
+    del serving
+    assert memory.held() == {}

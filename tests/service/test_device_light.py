@@ -1,4 +1,4 @@
-"""The light stage with vectors on a device gives the answers of the CPU, which is the device here, by the same calls."""
+"""The light stage with vectors on a device answers as the CPU does, which is the device here, by the same calls."""
 
 import dataclasses
 import logging
@@ -10,6 +10,7 @@ import torch
 
 from contracts.errors import AdsieveError
 from engines.device_memory import DeviceMemory
+from engines.gpu import Gpu
 from engines.resident import ResidentPins
 from indexing.live import LiveIndex
 from indexing.overlay_private import private_live_index
@@ -28,9 +29,7 @@ LATER = 1_775_000_000_000_000
 
 def moved(snapshot):
     """The same releases, each with its vectors on a device."""
-    on_device = {
-        name: with_device(one, "cuda", DeviceMemory(), device="cpu") for name, one in snapshot.releases.items()
-    }
+    on_device = {name: with_device(one, "cuda", Gpu(device="cpu")) for name, one in snapshot.releases.items()}
     assert all(one.device is not None for one in on_device.values())
     return Snapshot(on_device)
 
@@ -110,7 +109,7 @@ def test_an_int8_index_is_scored_by_its_scales(snapshot):
     vectors, scales = quantise_vectors(np.asarray(loaded.index.vectors, np.float32), num_heads=2)
     index = dataclasses.replace(loaded.index, vectors=vectors, scales=scales)
     loaded = dataclasses.replace(loaded, live=LiveIndex(index, loaded.schema))
-    there = dataclasses.replace(loaded, device=open_device(loaded, device="cpu"))
+    there = dataclasses.replace(loaded, device=open_device(loaded, Gpu(device="cpu")))
     pool, query = sample(loaded, 300), np.random.default_rng(1).normal(size=(2, 6)).astype(np.float32)
     here = score_here(loaded, pool, query)
     np.testing.assert_allclose(score_pool(there, pool, query).logits, here.logits, rtol=1e-5, atol=1e-5)
@@ -146,7 +145,7 @@ def updated(own_world):
 
 def test_updates_of_the_day_reach_the_device(updated, settings, example_query):
     before, after = updated
-    first = with_device(before, "cuda", DeviceMemory(), device="cpu")
+    first = with_device(before, "cuda", Gpu(device="cpu"))
     there = dataclasses.replace(after, device=first.device)  # as when an overlay takes the place of another
     ids = ["new-1", "new-2", *(f"standard-{number}" for number in range(1, 12) if number != 7)]
     body = {"scenario": "standard", "query": example_query(2), "candidates": ids, "survivors": 6}
@@ -163,7 +162,7 @@ def test_updates_of_the_day_reach_the_device(updated, settings, example_query):
 def test_without_room_new_ads_are_scored_by_the_cpu(updated, settings, example_query, caplog):
     _, after = updated
     index = after.index
-    full = DeviceLight(ResidentPins(index.vectors, index.bias, None, spare=2, device="cpu"), len(index))
+    full = DeviceLight(ResidentPins(index.vectors, index.bias, None, spare=2, gpu=Gpu(device="cpu")), len(index))
     there = dataclasses.replace(after, device=full)
     body = {"scenario": "standard", "query": example_query(2), "candidates": ["new-1", "new-2", "standard-6"]}
     for _ in range(2):
@@ -174,18 +173,18 @@ def test_without_room_new_ads_are_scored_by_the_cpu(updated, settings, example_q
 def test_what_cannot_be_on_a_device_stays_on_the_cpu(snapshot, caplog, monkeypatch):
     loaded = snapshot.releases["standard"]
     with caplog.at_level(logging.WARNING):
-        assert with_device(loaded, "cuda", DeviceMemory(1_000), device="cpu").device is None
+        assert with_device(loaded, "cuda", Gpu(device="cpu", memory=DeviceMemory(1_000))).device is None
     assert "runs on the CPU: vectors needs" in caplog.text
-    assert with_device(loaded, "cpu", DeviceMemory(), device="cpu").device is None
+    assert with_device(loaded, "cpu", Gpu(device="cpu")).device is None
     monkeypatch.setattr("service.device_light.TOLERANCE", -1.0)
-    assert with_device(loaded, "auto", DeviceMemory(), device="cpu").device is None
+    assert with_device(loaded, "auto", Gpu(device="cpu")).device is None
     with pytest.raises(AdsieveError, match="the light stage on the device is .* from the CPU's, allowed -1"):
-        with_device(loaded, "cuda", DeviceMemory(), device="cpu")
+        with_device(loaded, "cuda", Gpu(device="cpu"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_without_a_gpu_auto_is_the_cpu_and_cuda_says_what_is_missing(snapshot):
     loaded = snapshot.releases["standard"]
-    assert with_device(loaded, "auto", DeviceMemory()) is loaded
+    assert with_device(loaded, "auto", Gpu()) is loaded
     with pytest.raises(AdsieveError, match="a resident index needs a CUDA device"):
-        with_device(loaded, "cuda", DeviceMemory())
+        with_device(loaded, "cuda", Gpu())
