@@ -12,6 +12,7 @@ from contracts.encoding import Encoded, Encoder
 from contracts.half import as_float
 from contracts.row_encoder import RowEncoder
 from contracts.schema import FeatureSchema
+from engines.gpu import Gpu
 from engines.lookup import TableLookup
 from engines.names import EXACT_ENGINE
 from engines.onnxruntime_cpu import OnnxRuntimeEngine
@@ -65,22 +66,24 @@ class TwoTowerServing:
             pin_engine=OnnxRuntimeEngine(bundle.file("pin_tower.onnx"), threads=threads),
         )
 
-    def choose_query_engine(self, bundle: Bundle, name: str, *, threads: int = 2) -> None:
-        """Run the query tower with another engine from now on. Not while it is in use.
+    def choose_query_engine(self, bundle: Bundle, name: str, *, threads: int = 2, gpu: Gpu | None = None) -> None:
+        """Run the query tower with another engine from now on; calls that are under way end on the one before.
 
         Args:
             bundle: That this was loaded from.
             name: Of an engine; ``auto`` takes the fastest for one request of those that keep the bundle's parity rows
                 on this machine (``trials`` tells what each did).
             threads: Threads that one graph may use.
+            gpu: What an engine for a GPU runs on; the first one and no limit unless given.
 
         Raises:
+            EngineNotNowError: The engine may run here later; the one before goes on.
             ArtifactError: The engine does not keep the parity rows, or this machine cannot run it.
         """
         if name == self.engine:
             return
         names = None if name == "auto" else [name]
-        selection = select_query_engine(bundle, self._query_lookup, names=names, threads=threads)
+        selection = select_query_engine(bundle, self._query_lookup, names=names, threads=threads, gpu=gpu)
         self._query_engine, self.trials = selection.loaded, selection.trials
 
     @property
