@@ -112,8 +112,7 @@ class Settings(BaseSettings):
         rank_threads: Threads for the light stage; 0 runs it on the event loop itself: `--workers` scales, threads that
             share an interpreter hold one another up.
         query_batching: Whether query towers of requests that wait are run together: ``auto`` tries both when a release
-            is
-            loaded and takes what is faster here; ``on`` or ``off``. Only threads wait: with ``rank_threads`` 0 each
+            is loaded and takes what is faster here; ``on`` or ``off``. Only threads wait: with ``rank_threads`` 0 each
             request runs its own.
         query_batch: Most requests of one call.
         query_batch_wait_ms: How long a request waits for others to join it.
