@@ -14,6 +14,7 @@ import distill.cli
 import heavy_ranker.cli
 import indexing.cli
 import service.cli
+import service.cli_doctor
 from adsieve_terminal import FrontDoor, Shell, run, show_completion
 from contracts.apart import ApartCommand
 from contracts.console import Json
@@ -35,6 +36,7 @@ app.add_typer(distill.cli.app, name="distill")
 app.add_typer(indexing.cli.app, name="index")
 app.command()(service.cli.serve)
 app.command()(service.cli.rank)
+app.command()(service.cli_doctor.doctor)
 
 
 @app.command(cls=ApartCommand)
