@@ -43,6 +43,19 @@ class DeviceMemory:
         self._shares: dict[int, tuple[str, int]] = {}
         self._lock, self._next = threading.RLock(), 0
 
+    def check(self, what: str, nbytes: int) -> None:
+        """Refuse what does not fit into the budget.
+
+        Raises:
+            DeviceMemoryError: It needs more than is left.
+        """
+        used = self.used_bytes
+        if self.limit_bytes is not None and used + nbytes > self.limit_bytes:
+            raise DeviceMemoryError(
+                f"{what} needs {_mib(nbytes)} of the device, {_mib(used)} of {_mib(self.limit_bytes)} are held"
+                + (f" ({', '.join(sorted(self.held()))})" if self._shares else "")
+            )
+
     def hold(self, owner: object, what: str, nbytes: int) -> None:
         """Count bytes for as long as ``owner`` lives; an owner may hold several shares.
 
@@ -53,12 +66,7 @@ class DeviceMemory:
             DeviceMemoryError: They do not fit into the budget.
         """
         with self._lock:
-            used = self.used_bytes
-            if self.limit_bytes is not None and used + nbytes > self.limit_bytes:
-                raise DeviceMemoryError(
-                    f"{what} needs {_mib(nbytes)} of the device, {_mib(used)} of {_mib(self.limit_bytes)} are held"
-                    + (f" ({', '.join(sorted(self.held()))})" if self._shares else "")
-                )
+            self.check(what, nbytes)
             key, self._next = self._next, self._next + 1
             self._shares[key] = what, nbytes
         weakref.finalize(owner, self._shares.pop, key, None)

@@ -44,6 +44,7 @@ def create_app(settings: Settings) -> FastAPI:
     workers = Workers(settings, telemetry.heavy_batch, remote=settings.heavy_url is not None)
     is_mirror = store.local is not store
     follower = Follower(store.local, settings, telemetry, doubt=store.doubt, workers=workers, is_mirror=is_mirror)
+    telemetry.serving.watch_device(follower.devices.gpu.memory)
     telemetry.serving.watch(lambda: (follower.is_ready, workers.heavy_waiting))
     feedback = feedback_log(settings, telemetry.feedback, lambda: follower.snapshot.served())
     counts, of_shadows = telemetry.shadow_feedback, lambda: follower.snapshot.shadows.values()

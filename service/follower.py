@@ -10,9 +10,10 @@ from contracts.errors import ArtifactError
 from contracts.release import Release
 from indexing.store import DirectoryStore
 from service.ages import is_old
+from service.device_engines import DeviceEngines
 from service.experiments import second_release
 from service.faults import Failure, Faults
-from service.heavies import REMOTE, usual_survivors
+from service.heavies import REMOTE, LoadedHeavy, usual_survivors
 from service.heavy_watch import HeavyWatch, shown_host
 from service.overlays import Overlays, overlay_name, overlay_root
 from service.releases import Kind, LoadedRelease, Snapshot, load_release
@@ -38,6 +39,7 @@ class Follower:
         telemetry: Counts failures and shows what serves.
         workers: Ask the heavy host, where another host runs the heavy stage; None where this process does.
         is_mirror: Whether the store is the copy of another one, empty until the first ``refresh``.
+        devices: What is put on a GPU; one as the settings say unless given.
         doubt: Told of a release whose files could not be read, so that a mirror fetches what is damaged again.
     """
 
@@ -50,9 +52,11 @@ class Follower:
         doubt: Callable[[Release], None] = lambda release: None,
         workers: Workers | None = None,
         is_mirror: bool = False,
+        devices: DeviceEngines | None = None,
     ) -> None:
         self._stopping = threading.Event()
         self._heavy = HeavyWatch(settings, workers, self._stopping)
+        self.devices = devices or DeviceEngines(settings)
         self._store, self._settings, self._telemetry, self._doubt = store, settings, telemetry, doubt
         self._overlays = Overlays(
             overlay_root(settings, store),
@@ -145,6 +149,8 @@ class Follower:
             for scenario in scenarios:
                 self._follow(scenario, retry_failed)
             self._follow_seconds(retry_failed)
+            if self.devices.has_news():
+                self.attempt("engines", self._renew_engines)
             if {id(loaded) for loaded in self._held_before} != {id(loaded) for loaded in self._snapshot.loaded()}:
                 self.attempt("overlays", self._tidy_overlays)
             self._held_before = []
@@ -189,6 +195,18 @@ class Follower:
                 renewed = replace(loaded, live=live, retriever=loaded.retriever.over(live))
                 with self._swapping:
                     self._snapshot = self._snapshot.replacing(loaded, renewed)
+
+    def _renew_engines(self) -> None:
+        """Let engines that came meanwhile take over."""
+        heavies: dict[str, LoadedHeavy] = {}
+        for before in self._snapshot.loaded():
+            heavy = self.devices.renewed(before, self._store.paths(before.release), heavies).heavy
+            with self._swapping:
+                for loaded in self._snapshot.loaded():  # an overlay may have been replaced meanwhile
+                    if loaded.release.release_id == before.release.release_id:
+                        self._snapshot = self._snapshot.replacing(loaded, replace(loaded, heavy=heavy))
+        for scenario, loaded in self._snapshot.releases.items():
+            self._telemetry.serving.loaded(loaded, self._loaded_at[scenario])
 
     def _follow(self, scenario: str, retry_failed: bool) -> None:
         release_id = ""
@@ -265,7 +283,9 @@ class Follower:
                 query_engine=self._settings.query_engine,
                 heavy_engine=REMOTE if self._settings.heavy_url else self._settings.heavy_engine,
                 survivors=usual_survivors(self._settings.survivors),
+                gpu=self.devices.gpu,
             )
+            loaded = self.devices.placed(loaded)
         except (ArtifactError, OSError):
             self._doubt(release)
             raise

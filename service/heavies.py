@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from contracts.bundle import PARITY_FILE, Bundle
 from contracts.encoding import Encoded, Encoder
 from contracts.schema import FeatureSchema
+from engines.gpu import Gpu
+from engines.names import EXACT_ENGINE
+from engines.protocol import EngineNotNowError
 from heavy_ranker.encoders import HeavyEncoders
 from heavy_ranker.serving import HeavyServing
 
@@ -39,18 +42,22 @@ class LoadedHeavy:
         return REMOTE if self.serving is None else self.serving.engine
 
 
-def load_heavy(bundle: Bundle, *, threads: int, engine: str, survivors: Sequence[int]) -> LoadedHeavy:
+def load_heavy(
+    bundle: Bundle, *, threads: int, engine: str, survivors: Sequence[int], gpu: Gpu | None = None
+) -> LoadedHeavy:
     """Open a verified bundle.
 
     Args:
         threads: Threads of one operator of one graph.
         engine: The name of an engine, ``auto``, or ``remote``: then no graph is opened.
         survivors: Numbers of survivors that most requests have, for which an engine may prepare.
+        gpu: What an engine for a GPU runs on. One that cannot run there now is replaced by the exact one, with a
+            warning.
 
     Raises:
         ArtifactError: The engine does not reproduce the trained model.
     """
-    serving = None if engine == REMOTE else _serving(bundle, threads, engine, survivors)
+    serving = None if engine == REMOTE else _serving(bundle, threads, engine, survivors, gpu)
     encoders = HeavyEncoders(bundle.schema) if serving is None else serving
     return LoadedHeavy(
         version=bundle.manifest.version,
@@ -66,8 +73,12 @@ def missing_row(encoder: Encoder) -> Encoded:
     return encoder.encode({}, num_rows=1, event_time=None, absent="missing").encoded
 
 
-def _serving(bundle: Bundle, threads: int, engine: str, survivors: Sequence[int]) -> HeavyServing:
-    serving = HeavyServing.load(bundle, threads=threads, engine=engine, prepared=survivors)
+def _serving(bundle: Bundle, threads: int, engine: str, survivors: Sequence[int], gpu: Gpu | None) -> HeavyServing:
+    try:
+        serving = HeavyServing.load(bundle, threads=threads, engine=engine, prepared=survivors, gpu=gpu)
+    except EngineNotNowError as error:
+        log.warning("heavy ranker %s runs on %s meanwhile: %s", bundle.manifest.version, EXACT_ENGINE, error)
+        serving = HeavyServing.load(bundle, threads=threads, engine=EXACT_ENGINE)
     if not serving.trials:
         serving.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
     trials = "; ".join(map(str, serving.trials))

@@ -26,6 +26,7 @@ from indexing.stores import open_store, shown_store
 from service.batching import QueueFullError
 from service.body import read_body
 from service.deadline import Deadline, DeadlineError
+from service.device_engines import DeviceEngines
 from service.heavies import LoadedHeavy, load_heavy, usual_survivors
 from service.heavy import HeavyCall
 from service.heavy_wire import PATH, REQUEST_ID_HEADER, call_of, decode_call, encode_logits, request_id_of
@@ -56,7 +57,7 @@ class HeavyHost:
 
     def __init__(self, store: DirectoryStore, settings: Settings) -> None:
         self._store, self._settings = store, settings
-        self._lock = threading.Lock()
+        self._lock, self.devices = threading.Lock(), DeviceEngines(settings)
         self.heavies: dict[str, LoadedHeavy] = {}
         self.failures: dict[str, str] = {}
         self._tried: dict[str, float] = {}
@@ -80,8 +81,9 @@ class HeavyHost:
                 self._fail("", error)
                 return
             self._note_empty(is_empty=not wanted)
+            has_news = self.devices.has_news()  # a plan was built: another engine may take over
             for version, path in wanted.items():
-                if version not in self.heavies and not self._is_paused(version):
+                if (version not in self.heavies or has_news) and not self._is_paused(version):
                     self._open(version, path)
             self.heavies = {version: heavy for version, heavy in self.heavies.items() if version in wanted}
             named = {*wanted, ""}
@@ -114,6 +116,7 @@ class HeavyHost:
                 threads=settings.engine_threads,
                 engine=settings.heavy_engine,
                 survivors=usual_survivors(settings.survivors),
+                gpu=self.devices.gpu,
             )
             if heavy.version != version:
                 raise AdsieveError(f"{bundle.path}: is {heavy.version}, the release names {version}")
@@ -216,6 +219,7 @@ def create_heavy_app(settings: Settings) -> FastAPI:
     telemetry = Telemetry()
     store = open_store(settings.store, local=settings.local)
     host, workers = HeavyHost(store.local, settings), Workers(settings, telemetry.heavy_batch, remote=False)
+    telemetry.serving.watch_device(host.devices.gpu.memory)
     route = HeavyRoute(host, workers, settings, telemetry)
 
     def poll() -> None:

@@ -41,7 +41,8 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     """One process.
 
     ``loading`` says that it takes requests and was never ready; ``log_readable`` is None before the log of updates was
-    first read. ``heavies`` are the engines of the heavy rankers that it runs for other hosts, by version.
+    first read. ``heavies`` are the engines of the heavy rankers that it runs for other hosts, by version;
+    ``device_held`` are bytes that it holds on a GPU, by what for.
     """
 
     ready: bool = False
@@ -50,6 +51,8 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     log_readable: bool | None = None
     releases: dict[str, ReleaseState] = {}
     heavies: dict[str, str] = {}
+    device_held: dict[str, int] = {}
+    device_limit: int | None = None
 
 
 class ProcessBoard:

@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from contracts.release import UpdatePosition
+from engines.device_memory import DeviceMemory
 from service.process_state import ProcessBoard, ProcessState, ReleaseState
 from service.releases import LoadedRelease
 
@@ -89,10 +90,15 @@ class ServingMetrics(Collector):
         self._changing = threading.Lock()
         self._listens, self._was_ready = False, False
         self._sample: Callable[[], tuple[bool, int]] = lambda: (False, 0)
+        self._device = DeviceMemory()
 
     def watch(self, sample: Callable[[], tuple[bool, int]]) -> None:
         """Ask this now and then: whether the process is ready, and how many calls wait for the heavy ranker."""
         self._sample = sample
+
+    def watch_device(self, memory: DeviceMemory) -> None:
+        """Tell of what this process has on its GPU."""
+        self._device = memory
 
     def tell(self) -> None:
         """Let the other processes know."""
@@ -109,7 +115,7 @@ class ServingMetrics(Collector):
             heavy=versions.heavy or "",
             loaded_at=at,
             watermark=loaded.watermark.timestamp(),
-            engines={"query_tower": loaded.tower.engine} | ({"heavy": loaded.heavy.engine} if loaded.heavy else {}),
+            engines=engines_of(loaded),
         )
         with self._changing:
             self._note(_with_updates(state, loaded, None))
@@ -139,7 +145,10 @@ class ServingMetrics(Collector):
         ready, heavy_waiting = self._sample()
         self._was_ready |= ready
         loading = self._listens and not self._was_ready
-        return msgspec.structs.replace(self._own, ready=ready, loading=loading, heavy_waiting=heavy_waiting)
+        held, limit = self._device.held(), self._device.limit_bytes
+        return msgspec.structs.replace(
+            self._own, ready=ready, loading=loading, heavy_waiting=heavy_waiting, device_held=held, device_limit=limit
+        )
 
     def siblings_serve(self) -> bool:
         """Whether another process of this host is ready."""
@@ -166,6 +175,7 @@ class ServingMetrics(Collector):
         read = [state.log_readable for state in states if state.log_readable is not None]
         if read:
             yield _gauge("update_log_readable", "0 where the log of updates cannot be read or is gone.", min(read))
+        yield from _device(states)
         yield _heavies(states)
         yield _release_loaded(releases)
         yield _engines(releases)
@@ -211,6 +221,25 @@ def _engines(releases: Sequence[ReleaseState]) -> GaugeMetricFamily:
     ):
         family.add_metric((scenario, model, engine), 1)
     return family
+
+
+def _device(states: Sequence[ProcessState]) -> Iterable[GaugeMetricFamily]:
+    """Nothing where no process has anything on a GPU, or a budget for it."""
+    if any(state.device_held for state in states):
+        text = "Memory that the processes of this host hold on GPUs, by what for."
+        family = GaugeMetricFamily("adsieve_device_memory_bytes", text, labels=("what",))
+        for what in sorted({what for state in states for what in state.device_held}):
+            family.add_metric((what,), sum(state.device_held.get(what, 0) for state in states))
+        yield family
+    limits = [state.device_limit for state in states if state.device_limit is not None]
+    if limits:
+        yield _gauge("device_memory_limit_bytes", "Most that they may hold, all together.", sum(limits))
+
+
+def engines_of(loaded: LoadedRelease) -> dict[str, str]:
+    """What runs each model of a release, and where its light stage runs."""
+    engines = {"query_tower": loaded.tower.engine, "light": "cpu" if loaded.device is None else "cuda"}
+    return engines | ({"heavy": loaded.heavy.engine} if loaded.heavy else {})
 
 
 def _heavies(states: Sequence[ProcessState]) -> GaugeMetricFamily:

@@ -3,8 +3,10 @@
 import msgspec
 
 from contracts.release import Release
+from service.device_engines import DeviceEngines
 from service.faults import Failure
 from service.follower import Follower
+from service.serving_metrics import engines_of
 
 
 class RollbackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,13 +71,29 @@ class SecondRelease(msgspec.Struct, frozen=True, kw_only=True):
     update: int | None
 
 
+class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
+    """What this process has on its GPU, in bytes by what for, and the budget; None is no limit.
+
+    ``plans_waiting`` are TensorRT plans that are being built; another engine serves meanwhile.
+    """
+
+    held: dict[str, int]
+    limit_bytes: int | None
+    plans_waiting: int
+
+
 class Releases(msgspec.Struct, frozen=True, kw_only=True):
-    """All scenarios of the store, what is held beside, the releases that were refused, and faults in following."""
+    """All scenarios of the store, what is held beside, the releases that were refused, and faults in following.
+
+    ``engines`` are what runs each model of what serves, by scenario; ``device`` is what this process has on a GPU.
+    """
 
     serving: list[ServingRelease]
     second: list[SecondRelease]
     refused: list[RefusedRelease]
     faults: list[Fault]
+    engines: dict[str, dict[str, str]]
+    device: DeviceState
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +132,14 @@ def releases(follower: Follower) -> Releases:
         second=_second(follower),
         refused=_refused(follower.failures),
         faults=_faults(follower),
+        engines={name: engines_of(loaded) for name, loaded in follower.snapshot.releases.items()},
+        device=_device(follower.devices),
     )
+
+
+def _device(devices: DeviceEngines) -> DeviceState:
+    memory = devices.gpu.memory
+    return DeviceState(held=memory.held(), limit_bytes=memory.limit_bytes, plans_waiting=devices.plans_waiting)
 
 
 def serving_release(follower: Follower, scenario: str) -> ServingRelease:
