@@ -19,10 +19,14 @@ from contracts.errors import ArtifactError, MismatchError
 from contracts.release import Release, check_pairing
 from contracts.schema import FeatureSchema
 from contracts.utility import ObjectiveColumns
+from engines.gpu import Gpu
 from engines.names import EXACT_ENGINE
+from engines.protocol import EngineNotNowError
 from indexing.index import Index, Pins
 from indexing.live import LiveIndex
 from indexing.overlay_private import private_live_index
+from indexing.retrieval_gpu import WORK_SPACE_BYTES as SEARCH_BYTES
+from indexing.retrieval_gpu import has_gpu
 from indexing.retriever import Retriever
 from indexing.store import DirectoryStore
 from indexing.store_files import ReleasePaths
@@ -152,6 +156,7 @@ def load_release(
     query_engine: str = EXACT_ENGINE,
     heavy_engine: str = EXACT_ENGINE,
     survivors: Sequence[int] = (),
+    gpu: Gpu | None = None,
 ) -> LoadedRelease:
     """Open and verify everything that a release names.
 
@@ -163,6 +168,7 @@ def load_release(
         query_engine: What runs the query tower: the name of an engine, or ``auto``.
         heavy_engine: The same of the heavy ranker; ``remote`` opens none, another host runs it.
         survivors: Numbers of survivors that most requests have, for which an engine may prepare.
+        gpu: What engines and searches for a GPU run on; what cannot run there now runs on the CPU, with a warning.
 
     Raises:
         ArtifactError: Something is truncated or altered, or the engine does not reproduce the trained model.
@@ -170,14 +176,18 @@ def load_release(
     """
     bundle = open_bundle(paths.two_tower, kind="two_tower")
     heavy_bundle = open_bundle(paths.heavy, kind="heavy") if paths.heavy is not None else None
-    index = Index.open(paths.index).on_gpu()
+    gpu = gpu or Gpu()
+    index = _searched(Index.open(paths.index), gpu)
     check_pairing(bundle.manifest, heavy_bundle.manifest if heavy_bundle else None, index.manifest)
     _check_versions(release, bundle, heavy_bundle, index)
     tower = TwoTowerServing.load(bundle, threads=engine_threads)
     tower.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
-    tower.choose_query_engine(bundle, query_engine, threads=engine_threads)
+    try:
+        tower.choose_query_engine(bundle, query_engine, threads=engine_threads, gpu=gpu)
+    except EngineNotNowError as error:
+        log.warning("query tower %s runs on %s meanwhile: %s", release.two_tower, tower.engine, error)
     log.info("query tower %s runs on %s %s", release.two_tower, tower.engine, "; ".join(map(str, tower.trials)))
-    heavy = _heavy(heavy_bundle, serving, engine_threads, heavy_engine, survivors) if heavy_bundle else None
+    heavy = _heavy(heavy_bundle, serving, engine_threads, heavy_engine, survivors, gpu) if heavy_bundle else None
     objectives = ObjectiveColumns(bundle.schema.objectives, bundle.schema.tasks)
     index_objectives = objectives.from_other(index.manifest.objectives)
     live = open_live(index, bundle, heavy_bundle)
@@ -205,12 +215,27 @@ def _check_versions(release: Release, tower: Bundle, heavy: Bundle | None, index
 
 
 def _heavy(
-    bundle: Bundle, serving: Snapshot, engine_threads: int, engine: str, survivors: Sequence[int]
+    bundle: Bundle, serving: Snapshot, engine_threads: int, engine: str, survivors: Sequence[int], gpu: Gpu
 ) -> LoadedHeavy:
     for loaded in serving.loaded():
         if loaded.heavy is not None and loaded.heavy.version == bundle.manifest.version:
             return loaded.heavy
-    return load_heavy(bundle, threads=engine_threads, engine=engine, survivors=survivors)
+    return load_heavy(bundle, threads=engine_threads, engine=engine, survivors=survivors, gpu=gpu)
+
+
+def _searched(index: Index, gpu: Gpu) -> Index:
+    """The index, searched on a GPU where this machine has one with room for it."""
+    if not has_gpu():
+        return index
+    nbytes = SEARCH_BYTES + sum(file.stat().st_size for file in (index.path / "retrieval").iterdir())
+    try:
+        gpu.memory.check("search", nbytes)
+    except EngineNotNowError as error:
+        log.warning("index %s is searched on the CPU: %s", index.manifest.version, error)
+        return index
+    moved = index.on_gpu()
+    gpu.memory.hold(moved.retrieval, "search", nbytes)
+    return moved
 
 
 def _cold_ad(tower: TwoTowerServing, heavy: LoadedHeavy | None) -> ColdAd:
