@@ -3,7 +3,7 @@
 The page itself holds no data, so that it needs no token: it asks for one where the routes under /admin do.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 
 from fastapi import APIRouter
@@ -12,6 +12,8 @@ from starlette.responses import Response
 from service.problems import HttpProblem
 
 PAGE = "index.html"
+
+_NEEDED, _NOT_NEEDED = b'data-token="needed"', b'data-token="none"'
 
 MEDIA = {
     ".html": "text/html; charset=utf-8",
@@ -38,9 +40,11 @@ class _File:
     media: str
 
 
-def page_router() -> APIRouter:
-    """GET /console and the files of its page."""
+def page_router(*, needs_token: bool) -> APIRouter:
+    """GET /console and the files of its page, which is told whether the routes need a token."""
     router, held = APIRouter(), _held()
+    if not needs_token:
+        held[PAGE] = replace(held[PAGE], content=held[PAGE].content.replace(_NEEDED, _NOT_NEEDED))
 
     @router.get("/console", summary="The console, a page for a browser", response_class=Response)
     async def page() -> Response:

@@ -81,7 +81,7 @@ def console_router(follower: Follower, settings: Settings, workers: Workers) -> 
 
     whole = APIRouter()
     whole.include_router(router)
-    whole.include_router(page_router())
+    whole.include_router(page_router(needs_token=settings.admin_token is not None))
     return whole
 
 

@@ -86,20 +86,22 @@ class Page:
                     raise RuntimeError(f"{method}: {answer['error']}")
                 return answer["result"]
 
-    def look(self, *, width: int, height: int = 800, dark: bool = False, script: bool = True) -> None:
-        """Set what the next page is shown on. There is no network."""
+    def look(
+        self, *, width: int, height: int = 800, dark: bool = False, script: bool = True, offline: bool = True
+    ) -> None:
+        """Set what the next page is shown on. There is no network unless ``offline`` is false."""
         phone = width < 600
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Emulation.setScriptExecutionDisabled", value=not script)
         limits = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
-        self.call("Network.emulateNetworkConditions", offline=True, **limits)
+        self.call("Network.emulateNetworkConditions", offline=offline, **limits)
 
-    def open(self, path: Path) -> None:
-        """Load a file and wait until it is there."""
+    def open(self, address: Path | str) -> None:
+        """Load a file or a URL and wait until it is there."""
         self._events.clear()
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=address.as_uri() if isinstance(address, Path) else address)
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._receive()
 
