@@ -19,7 +19,7 @@ set -eu
 
 say() { printf '%s nightly: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*" >&2; }
 usage() { say "$*"; exit 2; }
-# of A B: A with @ replaced by B
+# A with @ replaced by B
 of() { printf '%s' "$1" | sed "s|@|$2|g"; }
 
 : "${ADSIEVE_STORE:=}" "${NIGHTLY_SCENARIOS:=}" "${NIGHTLY_ADS:=}" "${NIGHTLY_TWO_TOWER:=}" "${NIGHTLY_WORK:=}"
@@ -48,10 +48,20 @@ found = json.load(sys.stdin)["releases"].get(sys.argv[1], [])
 print(next((one["release_id"] for one in found if one["state"] == "current"), ""))' "$1"
 }
 
+# In the background, since a shell that waits for a command in the foreground hears no signal.
+child=""
+run() {
+    "$@" &
+    child=$!
+    wait "$child"
+    child=""
+}
+
 published=""
 go_back() {
     status=$?
     trap - EXIT
+    trap '' INT TERM HUP
     for pair in $published; do
         scenario=${pair%%=*} before=${pair#*=}
         if [ -z "$before" ]; then
@@ -61,53 +71,34 @@ go_back() {
         elif adsieve index rollback --scenario "$scenario" --to "$before" >&2; then
             say "$scenario: rolled back to $before"
         else
-            say "$scenario: COULD NOT BE ROLLED BACK to $before; run: adsieve index rollback --scenario $scenario --to $before"
+            say "$scenario: COULD NOT BE ROLLED BACK; run: adsieve index rollback --scenario $scenario --to $before"
         fi
     done
     [ "$status" -eq 0 ] || say "failed"
     [ "$status" -le 2 ] || status=1
     exit "$status"
 }
+stopped() {
+    say "stopped"
+    [ -z "$child" ] || { kill "$child" && wait "$child"; } || true
+    exit 1
+}
 trap go_back EXIT
-trap 'say stopped; exit 1' INT TERM HUP
+trap stopped INT TERM HUP
 
-# 1. Build: nothing that serves is touched. An index that was whole and not published is of another night: it goes.
-for scenario in $NIGHTLY_SCENARIOS; do
-    out=$NIGHTLY_WORK/index-$scenario
-    rm -rf "$out"
-    say "$scenario: build"
-    set -- --ads "$(of "$NIGHTLY_ADS" "$scenario")" --two-tower "$(of "$NIGHTLY_TWO_TOWER" "$scenario")" --out "$out"
-    [ -z "$NIGHTLY_HEAVY" ] || set -- "$@" --heavy "$NIGHTLY_HEAVY"
-    adsieve index build "$@" >&2
-done
-
-# 2. Publish: verified, replayed and judged by the command itself.
-for scenario in $NIGHTLY_SCENARIOS; do
-    before=$(serving "$scenario")
-    say "$scenario: publish, ${before:-nothing} serves"
-    set -- --two-tower "$(of "$NIGHTLY_TWO_TOWER" "$scenario")" --index "$NIGHTLY_WORK/index-$scenario"
-    [ -z "$NIGHTLY_HEAVY" ] || set -- "$@" --heavy "$NIGHTLY_HEAVY"
-    [ -z "$NIGHTLY_LIMITS" ] || set -- "$@" --limits "$NIGHTLY_LIMITS"
-    published="$published $scenario=$before" # before the pointer moves: a job that is stopped then goes back too
-    adsieve index publish "$@" >&2
-done
-
-# 3. Look: the canary is answered with ads by what was published, and the service has taken it up.
-for scenario in $NIGHTLY_SCENARIOS; do
-    if [ -n "$NIGHTLY_CANARY" ]; then
-        say "$scenario: canary"
-        adsieve rank "$(of "$NIGHTLY_CANARY" "$scenario")" --json | python3 -c '
+# What looks at the answer to a canary.
+answered='
 import json, sys
-answer = json.load(sys.stdin)
+with open(sys.argv[1]) as file:
+    answer = json.load(file)
 if not answer["ads"]["ids"] or answer["degraded"]:
     dropped = {reason: ids for reason, ids in answer["dropped"].items() if ids}
-    sys.exit("the canary got {0} ads, degraded: {1}, dropped: {2}".format(len(answer["ads"]["ids"]), answer["degraded"], dropped))'
-    fi
-    if [ -n "$NIGHTLY_URL" ]; then
-        say "$scenario: wait for $NIGHTLY_URL"
-        python3 - "$NIGHTLY_URL" "$scenario" "$(serving "$scenario")" "$NIGHTLY_PATIENCE_S" <<'END'
-import json, sys, time, urllib.error, urllib.request
-url, scenario, release, patience_s = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])
+    sys.exit("the canary got {0} ads, degraded: {1}, dropped: {2}".format(
+        len(answer["ads"]["ids"]), answer["degraded"], dropped))'
+# What waits until a service has taken up a release.
+taken_up='
+import json, sys, time, urllib.request
+url, scenario, release, patience_s = *sys.argv[1:4], float(sys.argv[4])
 end, seen = time.monotonic() + patience_s, "no answer"
 while time.monotonic() < end:
     try:
@@ -123,8 +114,39 @@ while time.monotonic() < end:
         if seen == release:
             sys.exit(0)
     time.sleep(min(1.0, patience_s / 10))
-sys.exit(f"{url} does not serve {release} after {patience_s:g} s, but {seen}")
-END
+sys.exit(f"{url} does not serve {release} after {patience_s:g} s, but {seen}")'
+
+# 1. Build: nothing that serves is touched. An index that was whole and not published is of another night: it goes.
+for scenario in $NIGHTLY_SCENARIOS; do
+    out=$NIGHTLY_WORK/index-$scenario
+    rm -rf "$out"
+    say "$scenario: build"
+    set -- --ads "$(of "$NIGHTLY_ADS" "$scenario")" --two-tower "$(of "$NIGHTLY_TWO_TOWER" "$scenario")" --out "$out"
+    [ -z "$NIGHTLY_HEAVY" ] || set -- "$@" --heavy "$NIGHTLY_HEAVY"
+    run adsieve index build "$@" >&2
+done
+
+# 2. Publish: verified, replayed and judged by the command itself.
+for scenario in $NIGHTLY_SCENARIOS; do
+    before=$(serving "$scenario")
+    say "$scenario: publish, ${before:-nothing} serves"
+    set -- --two-tower "$(of "$NIGHTLY_TWO_TOWER" "$scenario")" --index "$NIGHTLY_WORK/index-$scenario"
+    [ -z "$NIGHTLY_HEAVY" ] || set -- "$@" --heavy "$NIGHTLY_HEAVY"
+    [ -z "$NIGHTLY_LIMITS" ] || set -- "$@" --limits "$NIGHTLY_LIMITS"
+    published="$published $scenario=$before" # before the pointer moves: a job that is stopped then goes back too
+    run adsieve index publish "$@" >&2
+done
+
+# 3. Look: the canary is answered with ads by what was published, and the service has taken it up.
+for scenario in $NIGHTLY_SCENARIOS; do
+    if [ -n "$NIGHTLY_CANARY" ]; then
+        say "$scenario: canary"
+        run adsieve rank "$(of "$NIGHTLY_CANARY" "$scenario")" --json >"$NIGHTLY_WORK/canary.json"
+        run python3 -c "$answered" "$NIGHTLY_WORK/canary.json"
+    fi
+    if [ -n "$NIGHTLY_URL" ]; then
+        say "$scenario: wait for $NIGHTLY_URL"
+        run python3 -c "$taken_up" "$NIGHTLY_URL" "$scenario" "$(serving "$scenario")" "$NIGHTLY_PATIENCE_S"
     fi
 done
 
@@ -133,5 +155,5 @@ published=""
 for scenario in $NIGHTLY_SCENARIOS; do
     rm -rf "$NIGHTLY_WORK/index-$scenario"
 done
-adsieve index prune --keep "$NIGHTLY_KEEP" >&2
+run adsieve index prune --keep "$NIGHTLY_KEEP" >&2
 say "done"

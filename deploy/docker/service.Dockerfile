@@ -7,7 +7,7 @@ ARG PIP_EXTRA_INDEX_URL
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 RUN python -m venv /opt/adsieve
-COPY requirements/base.txt requirements/serve.txt requirements/
+COPY requirements/ requirements/
 RUN /opt/adsieve/bin/python -m pip install --quiet -r requirements/serve.txt
 COPY . .
 RUN /opt/adsieve/bin/python -m pip install --quiet --no-deps . && /opt/adsieve/bin/adsieve serve --help >/dev/null
