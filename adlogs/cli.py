@@ -7,23 +7,37 @@ from typing import Annotated, Any
 
 import typer
 
+from adlogs.cli_csv import csv
+from adlogs.cli_infer import infer
 from contracts.apart import ApartCommand
-from contracts.console import Json, console, print_json, utc_time, warn
+from contracts.console import Json, completing, console, print_json, utc_time, warn
 
-convert = typer.Typer(name="convert", help="Turn a public dataset into a log.", no_args_is_help=True)
-schema = typer.Typer(name="schema", help="Fit and show feature schemas.", no_args_is_help=True)
+convert = typer.Typer(name="convert", help="Turn your files, or a public dataset, into a log.", no_args_is_help=True)
+convert.command(cls=ApartCommand)(csv)
+schema = typer.Typer(name="schema", help="Propose, fit and show feature schemas.", no_args_is_help=True)
+schema.command(cls=ApartCommand)(infer)
 
 
+PRESETS = ("tiny", "demo", "million", "large")
 Logs = Annotated[Path, typer.Option("--logs", help="Log directory with requests/, candidates/ and ads/ in Parquet.")]
 SchemaName = Annotated[
-    str, typer.Argument(metavar="SCHEMA", help="Schema file, or a name that comes with adsieve: simulated_heavy, ...")
+    str,
+    typer.Argument(
+        metavar="SCHEMA",
+        autocompletion=lambda incomplete: _schemas(incomplete),
+        help="Schema file, or a name that comes with adsieve: simulated_heavy, ...",
+    ),
 ]
 
 
 def simulate(
     out: Annotated[Path, typer.Argument(help="Directory to create.")],
     preset: Annotated[
-        str, typer.Option(help="World: tiny (seconds, for tests), demo, million (candidate rows), large (to judge by).")
+        str,
+        typer.Option(
+            autocompletion=completing(PRESETS),
+            help="World: tiny (seconds, for tests), demo, million (candidate rows), large (to judge by).",
+        ),
     ] = "demo",
     seed: Annotated[
         int | None, typer.Option(min=0, help="Another world of the same sizes; each preset has its own.")
@@ -135,6 +149,12 @@ def show(schema_name: SchemaName, as_json: Json = False) -> None:
         print_json(msgspec.to_builtins(found) | {"fingerprint": found.fingerprint()})
     else:
         console().print(schema_table(found))
+
+
+def _schemas(incomplete: str) -> list[str]:
+    """The schemas that come with adsieve, for a shell; a shell completes files by itself."""
+    folder = Path(__file__).with_name("schemas")
+    return completing(sorted(path.stem for path in folder.glob("*.yaml")))(incomplete)
 
 
 def _print_next(schema_name: str, out: Path, until: str) -> None:

@@ -2,11 +2,19 @@
 
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
+
 from contracts.columns import instants
-from contracts.errors import InputError
+from contracts.errors import InputError, LogError
 from contracts.parquet import sound_batches
 from contracts.records import TIME, LogPaths, check_columns, open_dataset
 
+TEACHER_SHARE, STUDENT_SHARE = 0.5, 0.8
+"""Of the requests by time, where a log is divided: what the teacher learns, what the student learns, what judges."""
+
+MIN_MOMENTS = 3
+
+_DAY_US = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -55,3 +63,36 @@ def judge_until(log: LogPaths, until: datetime) -> str | None:
 
 def _moment(microseconds: int) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def split_moments(log: LogPaths) -> dict[str, str]:
+    """Where training divides a log: the teacher learns before the first moment, the student until the second.
+
+    They are midnights where the log has enough days, so that a day is never divided. What comes after the second judges
+    the student.
+
+    Returns:
+        ``first``, ``last``, ``teacher_until`` and ``student_until``, ISO 8601 in UTC.
+
+    Raises:
+        LogError: The requests are absent, or have no usable ``event_time``, or there are fewer than three moments.
+    """
+    dataset = open_dataset(log.requests)
+    check_columns(dataset.schema, {"event_time": TIME}, source=log.requests)
+    parts = [
+        instants(batch["event_time"].drop_null())
+        for batch in sound_batches(dataset.to_batches(["event_time"]), source=log.requests)
+    ]
+    times = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
+    if len(np.unique(times)) < MIN_MOMENTS:
+        raise LogError(f"{log.requests}: expected requests of at least {MIN_MOMENTS} moments, got {len(times)}")
+    found = [int(times[int(share * len(times))]) for share in (TEACHER_SHARE, STUDENT_SHARE)]
+    midnights = [round(time / _DAY_US) * _DAY_US for time in found]
+    if times[0] < midnights[0] < midnights[1] <= times[-1]:
+        found = midnights
+    elif found[0] == found[1]:
+        distinct = np.unique(times)
+        found = [int(distinct[-2]), int(distinct[-1])]
+    names = ("first", "last", "teacher_until", "student_until")
+    moments = (int(times[0]), int(times[-1]), *found)
+    return {name: _moment(time).isoformat().replace("+00:00", "Z") for name, time in zip(names, moments, strict=True)}

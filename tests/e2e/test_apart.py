@@ -12,9 +12,11 @@ from contracts.apart import ApartCommand
 
 LOGS, OUT = "--logs", "--out"
 COMMANDS = {
+    "convert csv": ("SOURCE",),
     "convert kuairand": ("SOURCE",),
     "demo": ("--kuairand",),
     "schema fit": (LOGS,),
+    "schema infer": ("LOGS",),
     "heavy train": (LOGS, "--warm-start"),
     "heavy evaluate": (LOGS, "--run"),
     "heavy export": (LOGS, "--run"),
@@ -85,7 +87,7 @@ def test_out_is_apart_from_what_is_read(
             (tmp_path / name.strip("-")).mkdir()
             values[name] = name.strip("-")
     values[option] = read
-    given = [word for name, value in values.items() for word in ((value,) if name == "SOURCE" else (name, value))]
+    given = [word for name, value in values.items() for word in ((value,) if name in ("SOURCE", "LOGS") else (name, value))]
     monkeypatch.setattr("sys.argv", ["adsieve", *command.split(), *given, *OTHERS.get(command, ()), OUT, written])
     with pytest.raises(SystemExit) as stopped:
         adsieve.main()

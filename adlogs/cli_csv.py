@@ -1,0 +1,79 @@
+"""``adsieve convert csv``: a folder of CSV files becomes a log, by a mapping that adsieve proposes."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from contracts.console import Json, console, print_json, table, warn
+from contracts.errors import InputError
+
+
+def csv(
+    source: Annotated[Path, typer.Argument(help="Folder of CSV files, .gz or not.")],
+    out: Annotated[Path | None, typer.Option(help="Log directory to create, with --mapping.")] = None,
+    mapping: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="YAML file that says what each file and column is.")
+    ] = None,
+    propose: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write such a mapping, guessed from the files with its reasons, and stop."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Convert a folder of CSV files: --propose a mapping, read it, then convert by it with --mapping and --out.
+
+    The files are one table of impressions, perhaps with tables of users and ads beside it, or requests, candidates and
+    ads apart. The log is checked and appears whole, or the first fault is told with file, line, column and value.
+    """
+    if propose is not None:
+        if mapping is not None or out is not None:
+            raise InputError("--propose: writes a mapping and converts nothing; expected neither --mapping nor --out")
+        _propose(source, propose, as_json)
+    elif mapping is None or out is None:
+        raise InputError("convert csv: expected --mapping FILE and --out DIR, or --propose FILE to begin with")
+    else:
+        _convert(source, mapping, out, as_json)
+
+
+def _propose(source: Path, out: Path, as_json: bool) -> None:
+    from adlogs.csv_propose import propose_mapping
+
+    found = propose_mapping(source, out)
+    if as_json:
+        print_json(found)
+        return
+    rows = table("table", "column", "becomes", "type", "why")
+    for row in found["columns"]:
+        name = row["name"] or "left out"
+        rows.add_row(row["table"], row["column"], name, row["type"], ("check: " if row["check"] else "") + row["why"])
+    console().print(rows)
+    for file in found["unused"]:
+        warn(f"{file}: no column leads to it, so it is not used")
+    checks = sum(row["check"] for row in found["columns"])
+    print(f"{out}: {len(found['columns'])} columns, {checks} to check")
+    command = ["adsieve", "convert", "csv", str(source), "--mapping", str(out), "--out", "logs"]
+    print(f"next: read {out}, then {shlex.join(command)}")
+
+
+def _convert(source: Path, mapping: Path, out: Path, as_json: bool) -> None:
+    from adlogs.csv_convert import convert_csv
+
+    found = convert_csv(source, mapping, out)
+    if as_json:
+        print_json(found)
+        return
+    console().print(_counts(found))
+    for warning in found["warnings"]:
+        warn(warning)
+    print(f"requests from {found['first']} to {found['last']}")
+    print(f"next: {shlex.join(['adsieve', 'schema', 'infer', str(out)])} --out heavy.yaml")
+
+
+def _counts(found: dict[str, Any]) -> Any:
+    rows = table("dataset", "rows")
+    rows.columns[1].justify = "right"
+    for name, count in found["counts"].items():
+        rows.add_row(name.replace("_", " "), f"{count:,}")
+    return rows

@@ -1,0 +1,95 @@
+"""`adsieve convert csv`: a folder of CSV files and a mapping become a log, which is verified before it appears."""
+
+import shutil
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from adlogs.csv_datasets import convert_datasets
+from adlogs.csv_impressions import convert_impressions
+from adlogs.csv_mapping import CsvMapping
+from adlogs.csv_summary import Findings
+from adlogs.log_span import split_moments
+from adlogs.publish import published_directory
+from adlogs.validate import validate_log
+from contracts.artifact import write_json
+from contracts.config import load_config
+from contracts.errors import LogError
+from contracts.records import LogPaths, open_dataset
+from contracts.schema import Feature, FeatureSchema, Table
+
+RECORD = "conversion.json"
+
+
+def convert_csv(directory: Path, mapping_file: Path, out: Path) -> dict[str, Any]:
+    """Write requests/, candidates/, ads/, perhaps outcomes/, and conversion.json under ``out``.
+
+    The files are read as a stream; look-up tables, the ids of ads and, of impressions, one day at a time are held in
+    memory. The log is written aside, checked like by `adsieve validate`, and appears by one rename.
+
+    Args:
+        directory: Folder of the CSV files.
+        mapping_file: Says what each file and column is.
+        out: Directory to create.
+
+    Returns:
+        What conversion.json holds: ``counts``, ``warnings``, ``first`` and ``last`` moment, and ``teacher_until`` and
+        ``student_until``, which divide the log as training does.
+
+    Raises:
+        ConfigError: The mapping is not one.
+        LogError: A file is not as the mapping says, what comes out breaks a rule of logs, or ``out`` exists already.
+    """
+    mapping = load_config(mapping_file, CsvMapping)
+    if not directory.is_dir():
+        raise LogError(f"{directory}: no such folder, expected one with CSV files")
+    findings = Findings()
+    with published_directory(out) as aside:
+        if mapping.impressions is not None:
+            spill = Path(mkdtemp(prefix=".days-", dir=aside))
+            convert_impressions(directory, mapping, aside, spill, findings)
+            shutil.rmtree(spill)
+        else:
+            convert_datasets(directory, mapping, aside, findings)
+        log = LogPaths.under(aside)
+        _verify(log, aside, mapping_file)
+        record = {**findings.record(), **split_moments(log)}
+        write_json(aside / RECORD, record)
+    return record
+
+
+def _verify(log: LogPaths, aside: Path, mapping_file: Path) -> None:
+    """Hold the log against the rules of all logs.
+
+    Raises:
+        LogError: It breaks one; nothing is published.
+    """
+    report = validate_log(log, _plainest_schema(log))
+    try:
+        report.require_valid()
+    except LogError as error:
+        message = str(error).replace(f"{aside}/", "")
+        raise LogError(f"{mapping_file}: what it makes is no sound log, and nothing was written: {message}") from None
+
+
+def _plainest_schema(log: LogPaths) -> FeatureSchema:
+    """The least that a log is checked against: its first outcome, its objectives, and the ids of its ads."""
+    candidates = open_dataset(log.candidates).schema.names
+    tasks = [name.removeprefix("label_") for name in candidates if name.startswith("label_")] or ["click"]
+    objectives = {text for path in (log.candidates, log.ads) for text in _texts(path, "objective")}
+    return FeatureSchema(
+        tasks=(tasks[0],),
+        objectives=dict.fromkeys(sorted(objectives)) or {"click": tasks[0]},
+        tables={"ad": Table(dim=1, buckets=4)},
+        features={"ad_id": Feature(side="ad", kind="categorical", table="ad")},
+    )
+
+
+def _texts(path: str, column: str) -> set[str]:
+    dataset = open_dataset(path)
+    if column not in dataset.schema.names:
+        return set()
+    found: set[str] = set()
+    for batch in dataset.to_batches([column]):
+        found.update(text for text in batch[column].unique().to_pylist() if text is not None)
+    return found

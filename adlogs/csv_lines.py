@@ -1,0 +1,99 @@
+"""Lines of a proposed mapping: what a column of a CSV file becomes, by what it holds and how it is named."""
+
+import re
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from adlogs.csv_folder import SampledFile
+from adlogs.csv_mapping import LABEL, PAIR_NAMES, QUERY_NAMES, Column
+from adlogs.csv_proposal import Line
+from adlogs.csv_roles import Roles, plain
+from adlogs.csv_values import TIME_KINDS
+
+_RESERVED = QUERY_NAMES | PAIR_NAMES | {"valid_from", "status", "labels_as_of", "ads_as_of", "release"}
+_RESERVED |= {"ad_id", "ids", "bids", "objectives"}
+_PREFIXES = ("label_", "teacher_", "light_", "true_")
+_CATEGORY = re.compile(r"(^|_)(id|code|type|kind|tag|zip|postcode|hash|key)s?(_|$)")
+_OUTCOMES = {"clicked": "click", "is_click": "click", "clicks": "click", "tapped": "click", "converted": "conversion"}
+
+
+def key_line(file: SampledFile, name: str, key: str, roles: Roles) -> Line:
+    guess, comment = file.guesses[name], ""
+    if key == "event_time":
+        times = file.values(name).drop_null()
+        comment = f"{pc.min(times).as_py():%Y-%m-%d %H:%M} to {pc.max(times).as_py():%Y-%m-%d %H:%M} UTC in the sample"
+        column = Column(name=key, type=unless(guess.reading.kind, "time"), format=guess.reading.time_format)
+        return Line(name, column, "; ".join(filter(None, (comment, guess.note))), bool(guess.note))
+    distinct = len(pc.unique(file.texts(name).drop_null()))
+    note = roles.notes.get("ad", "") if key == "ad_id" else ""
+    return Line(name, Column(name=key), "; ".join(filter(None, (f"{distinct:,} values", note))), bool(note))
+
+
+def label_line(file: SampledFile, name: str) -> Line:
+    rate = pc.mean(file.values(name).cast(pa.int8())).as_py() or 0.0
+    task = _OUTCOMES.get(plain(name), plain(name))
+    return Line(name, Column(name=f"{LABEL}{task.removeprefix(LABEL)}"), f"an outcome: 1 in {rate:.1%} of rows")
+
+
+def plain_line(file: SampledFile, name: str, taken: set[str]) -> Line:
+    """A feature: its type, and what is worth a look."""
+    guess = file.guesses[name]
+    kind = guess.reading.kind
+    texts = file.texts(name)
+    distinct = len(pc.unique(texts.drop_null()))
+    missing = texts.null_count / max(len(texts), 1)
+    comment = f"{distinct:,} values" + (f", {missing:.1%} missing" if missing else "")
+    notes = [guess.note] if guess.note else []
+    if guess.note == "a date without a time of day":
+        kind = "text"
+    elif kind == "integer" and _CATEGORY.search(plain(name)):
+        kind, comment = "text", f"{comment}; named like a category, so text"
+    elif kind == "boolean" and guess.reading.list_separator is None:
+        comment = f"{comment}: yes or no"
+    column = Column(
+        name=free_name(plain(name), taken),
+        type=unless(kind, "text"),
+        list=guess.reading.list_separator,
+        format=guess.reading.time_format if kind == "time" else None,
+    )
+    line = Line(name, column, "; ".join([comment, *notes]), bool(notes))
+    if kind in TIME_KINDS and guess.reading.list_separator is None:
+        line.left_out, line.comment = True, "another moment; what a model can read is an age or an hour made of it"
+    if distinct == 0:
+        line.left_out = True
+    return line
+
+
+def fixed_line(file: SampledFile, name: str) -> Line | None:
+    """A column whose name says that it has a meaning of its own."""
+    kind, word = file.guesses[name].reading.kind, plain(name)
+    if word in ("position", "rank", "slot", "place_in_list") and kind == "integer":
+        return Line(name, Column(name="position"), "where the ad was shown: learned, and neutral when serving")
+    if word in ("bid", "bid_price") and kind in ("number", "integer"):
+        return Line(name, Column(name="bid"))
+    if word in ("shown", "is_shown", "displayed", "impression", "is_impression") and file.guesses[name].is_flag:
+        return Line(name, Column(name="shown"))
+    if word in ("scenario", "objective", "stage"):
+        return Line(name, Column(name=word))
+    return None
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """A name that has no meaning of its own and is not given."""
+    name = f"c_{name}" if name in _RESERVED or name.startswith(_PREFIXES) else name
+    found, number = name, 2
+    while found in taken:
+        found, number = f"{name}_{number}", number + 1
+    taken.add(found)
+    return found
+
+
+def changed(column: Column, **changes: Any) -> Column:
+    return msgspec.structs.replace(column, **changes)
+
+
+def unless(kind: Any, default: str) -> Any:
+    return None if kind == default else kind

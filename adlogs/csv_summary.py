@@ -1,0 +1,82 @@
+"""What a conversion of CSV files found: counts, and warnings that are worth a look."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from adlogs.csv_days import Requests
+from adlogs.csv_tables import CsvTable
+
+
+@dataclass
+class Findings:
+    """Filled while a log is written.
+
+    Args:
+        counts: Rows by dataset.
+        impressions: Rows of the table of impressions.
+        repeated: Impressions of an ad that came again in its request, and were left out.
+        sampled: Pairs drawn as eligible.
+        cleared: Positions, and outcomes of 0, of ads that were not shown.
+        unlisted: Ads of impressions that the catalogue lacks.
+        matched: Requests that found their row, by look-up table.
+        left_out: Columns that the mapping does not name, by file.
+        mixed: Requests whose rows differ in a column of the request, by column.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    impressions: int = 0
+    repeated: int = 0
+    sampled: int = 0
+    cleared: int = 0
+    unlisted: int = 0
+    matched: Counter[str] = field(default_factory=Counter)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    mixed: Counter[str] = field(default_factory=Counter)
+
+    def note_left_out(self, table: CsvTable) -> None:
+        """Note the columns that are not converted."""
+        if names := table.left_out():
+            self.left_out[table.files[0].name] = names
+
+    def note_mixed(self, rows: pa.Table, requests: Requests, columns: list[str]) -> None:
+        """Note columns of the request that differ among its impressions; the first one's value is kept."""
+        if len(requests.row) == rows.num_rows:
+            return
+        first = pa.array(requests.row[requests.of])
+        for name in columns:
+            column = rows[name].combine_chunks()
+            if pa.types.is_list(column.type):
+                continue
+            differs = pc.invert(pc.equal(column, column.take(first)).fill_null(True))
+            found = len(np.unique(requests.of[np.asarray(differs)]))
+            if found:
+                self.mixed[name] += found
+
+    def warnings(self) -> list[str]:
+        """Sentences, one a finding."""
+        requests = self.counts.get("requests", 0)
+        found = [f"{file}: left out {', '.join(names)}" for file, names in self.left_out.items()]
+        for name, count in self.mixed.items():
+            found.append(f"{name}: differs within {count:,} requests, whose first value was kept; of side pair or ad?")
+        for name, count in self.matched.items():
+            if count < requests:
+                found.append(f"{name}: has no row for {requests - count:,} of {requests:,} requests")
+        if self.repeated:
+            found.append(f"{self.repeated:,} rows show an ad again in the same request and were left out")
+        if self.unlisted:
+            found.append(f"{self.unlisted:,} ads of the impressions are not in the catalogue, and so have no columns")
+        if self.cleared:
+            found.append(f"{self.cleared:,} outcomes or positions of ads that were not shown became null")
+        return found
+
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        counts = dict(self.counts) | ({"impressions": self.impressions} if self.impressions else {})
+        if self.sampled:
+            counts["eligible_sampled"] = self.sampled
+        return {"counts": counts, "warnings": self.warnings()}
