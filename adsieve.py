@@ -19,13 +19,32 @@ from adsieve_terminal import FrontDoor, Shell, run, show_completion
 from contracts.apart import ApartCommand
 from contracts.console import Json
 
+
+class Serving:
+    """What serves in a store, for commands whose own package knows no store."""
+
+    def __call__(self, store: str, scenario: str) -> Path | None:
+        """The two-tower bundle that serves a scenario."""
+        from indexing.cli_options import opened_store
+
+        releases = opened_store(store, None)
+        current = releases.current(scenario)
+        return None if current is None else releases.paths(current).two_tower
+
+    def scenarios(self, store: str | None) -> list[str]:
+        """For a shell, the scenarios that have a release."""
+        from indexing.cli_options import known_scenarios
+
+        return known_scenarios(store)
+
+
 app = typer.Typer(
     name="adsieve",
     cls=FrontDoor,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"obj": Serving(), "help_option_names": ["-h", "--help"]},
 )
 app.command()(adlogs.cli.simulate)
 app.add_typer(adlogs.cli.convert, name="convert")
@@ -67,18 +86,8 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _serving_bundle(store: str, scenario: str) -> Path | None:
-    """The two-tower bundle that serves a scenario, for commands whose own package knows no store."""
-    from indexing.cli_options import opened_store
-
-    releases = opened_store(store, None)
-    current = releases.current(scenario)
-    return None if current is None else releases.paths(current).two_tower
-
-
 @app.callback()
 def options(
-    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
@@ -94,7 +103,6 @@ def options(
     ] = None,
 ) -> None:
     """The lightweight ranking stage of an ads pipeline: train, distil, index and serve it."""
-    context.obj = _serving_bundle
 
 
 def main() -> None:

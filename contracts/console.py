@@ -6,7 +6,7 @@ error. NO_COLOR, and an output that is no terminal, get no escape codes.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
 from io import TextIOBase
@@ -54,6 +54,16 @@ def shown_store(spec: str | Path) -> str:
         return text
     parts = urlsplit(text)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def completing(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """What a shell completes an option with, of names that are known beforehand.
+
+    Example:
+        >>> completing(("small", "medium"))("sm")
+        ['small']
+    """
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
 def console(*, stderr: bool = False) -> "Console":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from contracts.console import From, Json, Until, print_json
-from distill.cli_options import Candidates, Logs, Threads
+from distill.cli_options import Candidates, Logs, Threads, scenario_names
 from distill.cli_warm import Store, serving_in
 
 if TYPE_CHECKING:
@@ -23,7 +23,10 @@ def publish(
     run: Annotated[Path, typer.Option(help="Finished run directory.")],
     out: Annotated[Path, typer.Option(help="Bundle to create; it appears whole or not at all.")],
     scenario: Annotated[
-        str | None, typer.Option(help="Of a student of several scenarios, the one that the bundle serves.")
+        str | None,
+        typer.Option(
+            autocompletion=scenario_names, help="Of a student of several scenarios, the one that the bundle serves."
+        ),
     ] = None,
     candidates: Candidates = None,
     start: From = None,

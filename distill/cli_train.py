@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from contracts.console import From, Json, Until, print_json
-from distill.cli_options import Candidates, Logs
+from contracts.console import From, Json, Until, completing, print_json
+from distill.cli_options import Candidates, Logs, scenario_names
 from distill.cli_warm import Store, WarmStartOption, serving_in, warm_choice
 
 if TYPE_CHECKING:
     from distill.config import DistillConfig
+
+PRESET_NAMES = ("standard", "shopping", "plain_mlp", "multi_domain")
+"""For a shell, which does not wait for the presets to be imported."""
 
 
 def train(
@@ -20,8 +23,9 @@ def train(
     scenario: Annotated[
         list[str],
         typer.Option(
+            autocompletion=scenario_names,
             help="Whose requests to learn from; one student serves one scenario. Repeat it to learn several together, "
-            "with preset multi_domain."
+            "with preset multi_domain.",
         ),
     ],
     out: Annotated[
@@ -31,15 +35,16 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
+            autocompletion=completing(PRESET_NAMES),
             help="Sizes and rates to start from: standard, shopping, plain_mlp (the conventional two-tower) or "
-            "multi_domain (several scenarios); the scenario's own, else standard."
+            "multi_domain (several scenarios); the scenario's own, else standard.",
         ),
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file with a whole configuration, instead of a preset; docs/reference/configuration.md lists every "
-            "key."
+            help="YAML file with a whole configuration, instead of a preset; docs/reference/configuration.md lists "
+            "every key."
         ),
     ] = None,
     start: From = None,

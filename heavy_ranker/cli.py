@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from contracts.apart import ApartCommand
-from contracts.console import From, Json, Until, print_json
+from contracts.console import From, Json, Until, completing, print_json
 from heavy_ranker.cli_incremental import (
     FirstDays,
     FoldBy,
@@ -23,6 +23,9 @@ from heavy_ranker.cli_score import score
 
 if TYPE_CHECKING:
     from heavy_ranker.config import HeavyConfig
+
+PRESET_NAMES = ("small", "medium", "iqiyi")
+"""For a shell, which does not wait for the presets to be imported."""
 
 app = typer.Typer(
     name="heavy",
@@ -41,15 +44,16 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
+            autocompletion=completing(PRESET_NAMES),
             help="Sizes and rates to start from: small (the default: about a minute on two cores for 100,000 "
-            "impressions), medium (best on the real log: some minutes) or iqiyi (published sizes: 65 MFLOPs an ad)."
+            "impressions), medium (best on the real log: some minutes) or iqiyi (published sizes: 65 MFLOPs an ad).",
         ),
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file with a whole configuration, instead of a preset; docs/reference/configuration.md lists every "
-            "key."
+            help="YAML file with a whole configuration, instead of a preset; docs/reference/configuration.md lists "
+            "every key."
         ),
     ] = None,
     backbone: Annotated[

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from contracts.console import Json, print_json
+from indexing.cli_options import scenario_names
 
 
 def export(
@@ -19,7 +20,9 @@ def export(
         str | None,
         typer.Option(envvar="ADSIEVE_STORE", help="Without --index: the store whose current release is exported."),
     ] = None,
-    scenario: Annotated[str | None, typer.Option(help="With --store: the scenario.")] = None,
+    scenario: Annotated[
+        str | None, typer.Option(autocompletion=scenario_names, help="With --store: the scenario.")
+    ] = None,
     local: Annotated[
         Path | None, typer.Option(envvar="ADSIEVE_LOCAL", help="Mirror directory of a store that is a URL.")
     ] = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from contracts.console import Json, console, print_error, print_json, shown_store, warn
-from indexing.cli_options import Local, Store, asked_store, from_mirror, unknown_scenario
+from indexing.cli_options import Local, Store, asked_store, from_mirror, scenario_names, unknown_scenario
 
 if TYPE_CHECKING:
     from indexing.listing import Listed
@@ -18,7 +18,9 @@ _LOST = "has lost the releases of {}: they are listed as this host mirrors them,
 
 
 def list_releases(
-    scenario: Annotated[str | None, typer.Option(help="One scenario; without it, all.")] = None,
+    scenario: Annotated[
+        str | None, typer.Option(autocompletion=scenario_names, help="One scenario; without it, all.")
+    ] = None,
     store: Store = "store",
     local: Local = None,
     json: Json = False,

@@ -1,5 +1,6 @@
 """Options that commands of ``adsieve index`` share."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -53,6 +54,47 @@ Local = Annotated[
         help="Of a Redis store, the directory that mirrors it on this host; by default one in the user's cache.",
     ),
 ]
+
+
+def scenario_names(context: typer.Context, incomplete: str) -> list[str]:
+    """For a shell, the scenarios that have a release in the store that a command names."""
+    names = known_scenarios(context.params.get("store"))
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def release_ids(context: typer.Context, incomplete: str) -> list[str]:
+    """For a shell, the releases of the store that a command names."""
+    from contracts.errors import AdsieveError
+    from indexing.store import DirectoryStore
+
+    store = context.params.get("store")
+    try:
+        kept = DirectoryStore(_directory(store))
+        found = [release.release_id for name in known_scenarios(store) for release in kept.list(name)]
+    except (AdsieveError, OSError):
+        return []
+    return [release for release in found if release.startswith(incomplete)]
+
+
+def known_scenarios(store: str | None) -> list[str]:
+    """Scenarios that have a release in a directory, or in the mirror of a server, which is not asked.
+
+    Args:
+        store: As a command was given it; None for the usual one.
+    """
+    from contracts.errors import AdsieveError
+    from indexing.store import DirectoryStore
+
+    try:
+        return DirectoryStore(_directory(store)).scenarios()
+    except (AdsieveError, OSError):
+        return []
+
+
+def _directory(store: str | None) -> Path:
+    from indexing.stores import open_store
+
+    return open_store(store or os.environ.get("ADSIEVE_STORE") or "store").local.root
 
 
 @dataclass(frozen=True)

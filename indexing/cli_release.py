@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from contracts.console import Json, print_json, shown_store
-from indexing.cli_options import Heavy, Local, Store, TwoTower, opened_store, store_to_change
+from indexing.cli_options import (
+    Heavy,
+    Local,
+    Store,
+    TwoTower,
+    opened_store,
+    release_ids,
+    scenario_names,
+    store_to_change,
+)
 
 if TYPE_CHECKING:
     from contracts.release import Release
@@ -18,7 +27,12 @@ if TYPE_CHECKING:
 MAX_REASON = 500
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what would happen and change nothing.")]
-ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="Id of a release, as `adsieve index list` shows it.")]
+ReleaseId = Annotated[
+    str,
+    typer.Argument(
+        metavar="RELEASE", autocompletion=release_ids, help="Id of a release, as `adsieve index list` shows it."
+    ),
+]
 
 
 def publish(
@@ -68,10 +82,14 @@ def publish(
 
 
 def rollback(
-    scenario: Annotated[str, typer.Option(help="The scenario whose pointer goes back.")],
+    scenario: Annotated[str, typer.Option(autocompletion=scenario_names, help="The scenario whose pointer goes back.")],
     to: Annotated[
         str | None,
-        typer.Option(metavar="RELEASE", help="Release to go to; without it, the one before the current."),
+        typer.Option(
+            metavar="RELEASE",
+            autocompletion=release_ids,
+            help="Release to go to; without it, the one before the current.",
+        ),
     ] = None,
     store: Store = "store",
     local: Local = None,
