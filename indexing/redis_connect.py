@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from contracts.errors import AdsieveError, InputError
 from indexing.redis_socket import limited
@@ -90,7 +90,8 @@ def connect(url: str, environment: Mapping[str, str] = os.environ) -> Connection
     """Prepare a client; nothing is sent yet.
 
     Args:
-        url: ``redis://[user[:password]@]host[:port][/database]``, ``rediss://`` with TLS, or ``unix:///path``.
+        url: ``redis://[user[:password]@]host[:port][/database]``, ``rediss://`` with TLS, or
+            ``unix:///path[?db=database]``.
         environment: Where the variables above are read.
 
     Raises:
@@ -124,7 +125,12 @@ def connect(url: str, environment: Mapping[str, str] = os.environ) -> Connection
 
 
 def _name(url: str) -> str:
-    """The URL without user, password and options."""
+    """The URL without user, password and options; the database is a part of it, however redis-py lets one say it.
+
+    Example:
+        >>> _name("unix:///run/redis.sock?db=2&health_check_interval=3"), _name("redis://me:secret@host?db=2")
+        ('unix:///run/redis.sock?db=2', 'redis://host:6379/2')
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -132,10 +138,11 @@ def _name(url: str) -> str:
         raise InputError(f"{url.split('://', 1)[0]}://...: malformed; expected redis://host:port/database") from None
     if parts.scheme not in SCHEMES:
         raise InputError(f"{parts.scheme}://...: expected one of {', '.join(f'{name}://' for name in SCHEMES)}")
+    database = parse_qs(parts.query).get("db", [""])[0]
     if parts.scheme == "unix":
-        return f"unix://{parts.path}"
-    host = parts.hostname or "localhost"
-    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port or 6379}{parts.path.rstrip('/')}"
+        return f"unix://{parts.path}" + (f"?db={database}" if database not in ("", "0") else "")
+    host, path = parts.hostname or "localhost", f"/{database}" if database else parts.path.rstrip("/")
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port or 6379}{path}"
 
 
 def _without_password(message: str, url: str) -> str:

@@ -266,6 +266,9 @@ def remove_leftovers(root: Path) -> None:
 def read_record(path: Path, type_: type[T]) -> T:
     """Read one JSON file of the store.
 
+    These files carry no checksum of their own: what they name is an address of its content, so that an altered name is
+    that of nothing, and the parts under a name are compared with their checksums.
+
     Raises:
         ArtifactError: It is missing or not readable; the message names it.
     """

@@ -19,11 +19,19 @@ from pathlib import Path
 
 from msgspec.structs import replace as with_fields
 
-from contracts.artifact import file_lock, fsync, write_json
+from contracts.artifact import file_lock, fsync
 from contracts.errors import AdsieveError, ArtifactError, InputError
 from contracts.release import UpdatePosition
 from indexing.update_given import Given, Place, note_given, noted_end, read_given
-from indexing.update_manifest import MANIFEST, WAY_OUT, LogManifest, Segment, read_log_manifest, rebuilt_manifest
+from indexing.update_manifest import (
+    MANIFEST,
+    WAY_OUT,
+    LogManifest,
+    Segment,
+    read_log_manifest,
+    rebuilt_manifest,
+    write_log_manifest,
+)
 from indexing.update_reader import LogReader, seq_in
 from indexing.update_record import Update, check_update
 from indexing.update_segment import cut_seq, encode_batch
@@ -171,7 +179,7 @@ class UpdateLog:
         """Make ``segments`` the log, in one step; under the lock. Files that no manifest names any more are removed."""
         replaced = LogManifest(log=manifest.log, segments=list(segments), floor=floor)
         self._note(replaced, segments[-1].first - 1, None)
-        write_json(self.directory / MANIFEST, replaced)
+        write_log_manifest(self.directory, replaced)
         self.remove_strays(replaced)
         return replaced
 

@@ -4,9 +4,12 @@ import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import msgspec
 
+from contracts.artifact import write_json
 from contracts.errors import ArtifactError
 from indexing.update_given import read_given
 from indexing.update_segment import scan
@@ -41,6 +44,28 @@ class LogManifest(msgspec.Struct, frozen=True, kw_only=True):
     floor: int = 0
 
 
+class _Stored(LogManifest, frozen=True, kw_only=True):
+    """With the CRC-32 of the rest, which says that a floor or a number is the one that was written.
+
+    A manifest of an earlier version has none, and earlier versions pass over it.
+    """
+
+    crc: int | None = None
+
+
+def write_log_manifest(directory: Path, manifest: LogManifest) -> None:
+    """Replace the manifest of the log in a directory, in one step."""
+    write_json(directory / MANIFEST, _Stored(**_fields(manifest), crc=_crc(manifest)))
+
+
+def _fields(manifest: LogManifest) -> dict[str, Any]:
+    return {name: getattr(manifest, name) for name in LogManifest.__struct_fields__}
+
+
+def _crc(manifest: LogManifest) -> int:
+    return crc32(msgspec.json.encode(_fields(manifest), order="sorted"))
+
+
 def read_log_manifest(directory: Path) -> LogManifest | None:
     """What the log in a directory consists of now; None before the first append.
 
@@ -49,7 +74,10 @@ def read_log_manifest(directory: Path) -> LogManifest | None:
     """
     path = directory / MANIFEST
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=LogManifest)
+        stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
+        manifest = LogManifest(**_fields(stored))
+        if stored.crc is not None and stored.crc != _crc(manifest):
+            raise ValueError(f"wrong checksum, crc {stored.crc}, expected {_crc(manifest)}")
         check_manifest(manifest)
         return manifest
     except FileNotFoundError:

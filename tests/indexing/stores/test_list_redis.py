@@ -1,6 +1,7 @@
 """Commands with a Redis store that came back with nothing, is out of reach, or is not the one of the mirror."""
 
 import json
+import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +12,8 @@ from typer.testing import CliRunner, Result
 
 from contracts.errors import AdsieveError, InputError
 from indexing.cli import app
+from indexing.redis_connect import connect
+from indexing.redis_origin import note_origin, require_origin
 from indexing.redis_store import RedisStore
 from indexing.stores import open_store
 
@@ -121,6 +124,26 @@ def test_a_mirror_of_one_server_is_refused_for_another(
     open_store(second.url, local=tmp_path / "mirror").refresh()
     with pytest.raises(InputError, match=f"mirrors {second.url}"):
         open_store(first.url, local=tmp_path / "mirror")
+
+
+def test_databases_of_one_server_are_stores_of_their_own(tmp_path: Path) -> None:
+    pairs = [
+        ("unix:///run/r.sock", "unix:///run/r.sock?db=2"),
+        ("unix:///run/r.sock?db=1", "unix:///run/r.sock?db=2"),
+        ("redis://host:6379?db=1", "redis://host:6379/2"),
+        ("redis://host", "redis://host?db=3"),
+    ]
+    for number, (first, second) in enumerate(pairs):
+        root = tmp_path / str(number)
+        note_origin(root, connect(first).name)
+        require_origin(root, connect(first.replace("//", "//user:secret@", 1)).name)
+        with pytest.raises(InputError, match=f"mirrors {re.escape(connect(first).name)}, not "):
+            require_origin(root, connect(second).name)
+    note_origin(tmp_path / "same", connect("redis://host:6379/0").name)
+    for same in ("redis://host", "rediss://host:6379", "redis://host?db=0"):
+        require_origin(tmp_path / "same", connect(same).name)
+    note_origin(tmp_path / "socket", connect("unix:///run/r.sock").name)
+    require_origin(tmp_path / "socket", connect("unix:///run/r.sock?db=0").name)
 
 
 def test_a_password_in_the_url_is_not_printed(server: Any, publish: Callable, tmp_path: Path) -> None:

@@ -215,6 +215,19 @@ def test_a_damaged_manifest_is_an_error_until_the_next_append_builds_it_again(
         UpdateLog(log.directory).append(numbered(1))
 
 
+def test_a_manifest_that_was_altered_is_an_error_though_a_log_could_have_it(log: UpdateLog) -> None:
+    log.append(numbered(2))
+    path, before = log.directory / "log.json", log.manifest()
+    stored = json.loads(path.read_bytes())
+    for altered in (stored | {"floor": 1}, stored | {"log": "0" * 16}, stored | {"crc": stored["crc"] ^ 1}):
+        path.write_text(json.dumps(altered))
+        with pytest.raises(ArtifactError, match=r"log\.json: not the manifest of an update log: wrong checksum"):
+            UpdateLog(log.directory).manifest()
+    del stored["crc"]  # as earlier versions wrote it
+    path.write_text(json.dumps(stored))
+    assert UpdateLog(log.directory).manifest() == before
+
+
 def test_a_manifest_is_not_built_of_two_sets_of_segments(log: UpdateLog) -> None:
     log.append(numbered(3))
     stray = log.new_segment(2)
