@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import adlogs.cli
+import adlogs.cli_init
 import distill.cli
 import heavy_ranker.cli
 import indexing.cli
@@ -47,6 +48,7 @@ app = typer.Typer(
     context_settings={"obj": Serving(), "help_option_names": ["-h", "--help"]},
 )
 app.command()(adlogs.cli.simulate)
+app.command()(adlogs.cli_init.init)
 app.add_typer(adlogs.cli.convert, name="convert")
 app.command()(adlogs.cli.validate)
 app.add_typer(adlogs.cli.schema, name="schema")

@@ -57,7 +57,7 @@ def guess_column(name: str, texts: pa.Array) -> Guess:
     Example:
         >>> guess_column("seen_at", pa.array(["1650812741436"])).reading.kind
         'unix_ms'
-        >>> guess_column("tags", pa.array(["20,43", "7", "2"])).reading.list_separator
+        >>> guess_column("tags", pa.array(["20,43", "7,2", "20", "43,7", "7"])).reading.list_separator
         ','
     """
     present = texts.drop_null()

@@ -60,6 +60,7 @@ def infer_schema(
     towers: bool = False,
     request: str | None = None,
     ad: str | None = None,
+    shown_as: str | None = None,
 ) -> Proposal:
     """Write a proposal for a log.
 
@@ -70,6 +71,7 @@ def infer_schema(
         towers: Whether features of pairs are left out, as the two-tower needs it.
         request: Of a flat table, its column of requests.
         ad: Of a flat table, its column of ads.
+        shown_as: How the file names itself, where ``out`` is not where it will stay.
 
     Raises:
         LogError: There is nothing to read, or no outcome.
@@ -78,7 +80,7 @@ def infer_schema(
     if out.exists():
         raise InputError(f"{out}: is there already; remove it, or choose another name for the proposal")
     proposal = propose(logs, rows=rows, towers=towers, request=request, ad=ad)
-    write_bytes(out, proposal_text(proposal, logs, out).encode())
+    write_bytes(out, proposal_text(proposal, logs, shown_as or str(out)).encode())
     load_schema(out)
     return proposal
 

@@ -18,12 +18,12 @@ _HEADINGS = {
 }
 
 
-def proposal_text(proposal: "Proposal", logs: Path, out: Path) -> str:
+def proposal_text(proposal: "Proposal", logs: Path, out: str) -> str:
     """The file."""
     return "\n".join(_lines(proposal, logs, out)) + "\n"
 
 
-def _lines(proposal: "Proposal", logs: Path, out: Path) -> Iterator[str]:
+def _lines(proposal: "Proposal", logs: Path, out: str) -> Iterator[str]:
     flag = " --towers" if proposal.towers else ""
     yield f"# Proposed by `adsieve schema infer {logs}{flag} --out {out}` from"
     for line in proposal.described:
