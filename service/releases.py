@@ -67,7 +67,8 @@ class LoadedRelease:
     one; ``index_objectives`` turns the index's codes into these. ``live`` is the index with the updates of the day in
     effect. ``known_features`` are dotted names that any of its models reads from a request, such as
     ``query.watch.time``; ``device`` scores pools where the vectors lie on a GPU; ``opened_at`` is Unix time,
-    ``opened_on`` the same moment on the monotonic clock.
+    ``opened_on`` the same moment on the monotonic clock. ``batches_queries`` tells whether requests share calls of the
+    query tower.
     """
 
     release: Release
@@ -83,6 +84,7 @@ class LoadedRelease:
     known_features: frozenset[str]
     warm_up_requests: tuple[bytes, ...]
     device: "DeviceLight | None" = None
+    batches_queries: bool = False
     opened_at: float = field(default_factory=time.time)
     opened_on: float = field(default_factory=time.monotonic)
 
