@@ -118,7 +118,10 @@ class Answering:
         timeout_ms = self._settings.timeout_ms if request.timeout_ms is None else request.timeout_ms
         deadline = Deadline.after_ms(timeout_ms, start=start)
         with logging_request(request.request_id):
-            return Begun(snapshot, request, light_stage(request, snapshot, self._settings, deadline, watch=trace.watch))
+            underway = light_stage(
+                request, snapshot, self._settings, deadline, watch=trace.watch, towers=self._workers.towers
+            )
+        return Begun(snapshot, request, underway)
 
     def start_heavy(self, begun: Begun) -> "list[Future[np.ndarray]]":
         """Let the heavy stage run; what to wait for."""

@@ -41,7 +41,12 @@ def create_app(settings: Settings) -> FastAPI:
     """
     telemetry = Telemetry()
     store = open_store(settings.store, local=settings.local)
-    workers = Workers(settings, telemetry.heavy_batch, remote=settings.heavy_url is not None)
+    workers = Workers(
+        settings,
+        telemetry.heavy_batch,
+        remote=settings.heavy_url is not None,
+        observe_queries=telemetry.query_batch,
+    )
     is_mirror = store.local is not store
     follower = Follower(store.local, settings, telemetry, doubt=store.doubt, workers=workers, is_mirror=is_mirror)
     telemetry.serving.watch_device(follower.devices.gpu.memory)

@@ -47,6 +47,7 @@ class _Waiting(Generic[T, R]):
     call: T
     rows: int
     deadline: Deadline
+    joins: bool
     future: "Future[R]" = field(default_factory=Future)
 
 
@@ -101,10 +102,11 @@ class Batcher(Generic[T, R]):
         """How many calls wait."""
         return len(self._queue)
 
-    def submit(self, key: Hashable, call: T, *, rows: int, deadline: Deadline) -> "Future[R]":
+    def submit(self, key: Hashable, call: T, *, rows: int, deadline: Deadline, joins: bool = True) -> "Future[R]":
         """Let a call run, together with others of the same key.
 
         Args:
+            joins: False lets it run alone, without a wait for others.
             rows: Its size, in whatever ``limits.rows`` counts.
             deadline: Given up when it passes: the future raises DeadlineError.
 
@@ -112,7 +114,8 @@ class Batcher(Generic[T, R]):
             QueueFullError: Too many wait.
             RuntimeError: Before start or after stop.
         """
-        waiting: _Waiting[T, R] = _Waiting(key=key, call=call, rows=rows, deadline=deadline)
+        key = key if joins else object()
+        waiting: _Waiting[T, R] = _Waiting(key=key, call=call, rows=rows, deadline=deadline, joins=joins)
         with self._changed:
             if not self._threads or self._stopping:
                 raise RuntimeError(f"{self._name}: no thread runs calls, the application has not begun or is over")
@@ -137,7 +140,8 @@ class Batcher(Generic[T, R]):
                 return None
             self._changed.wait()
         since, first = self._queue[0]
-        self._let_others_join(since, first.key)
+        if first.joins:
+            self._let_others_join(since, first.key)
         if not self._queue:  # another thread took it meanwhile
             return []
         since, first = self._queue[0]

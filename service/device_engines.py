@@ -9,6 +9,7 @@ from engines.gpu import Gpu
 from engines.plan_builds import PlanBuilds
 from engines.protocol import EngineNotNowError
 from indexing.store_files import ReleasePaths
+from service.batch_trials import with_trial
 from service.device_light import with_device
 from service.heavies import LoadedHeavy, load_heavy, usual_survivors
 from service.releases import LoadedRelease
@@ -68,11 +69,12 @@ class DeviceEngines:
         if heavy is None or heavy.serving is None or paths.heavy is None or settings.heavy_engine not in _LATER:
             return loaded
         if heavy.version not in heavies:
-            heavies[heavy.version] = load_heavy(
+            opened = load_heavy(
                 open_bundle(paths.heavy, kind="heavy"),
                 threads=settings.engine_threads,
                 engine=settings.heavy_engine,
                 survivors=usual_survivors(settings.survivors),
                 gpu=self.gpu,
             )
+            heavies[heavy.version] = with_trial(opened, settings)
         return replace(loaded, heavy=heavies[heavy.version])

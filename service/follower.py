@@ -10,6 +10,7 @@ from contracts.errors import ArtifactError
 from contracts.release import Release
 from indexing.store import DirectoryStore
 from service.ages import is_old
+from service.batch_trials import with_trials
 from service.device_engines import DeviceEngines
 from service.experiments import second_release
 from service.faults import Failure, Faults
@@ -37,7 +38,8 @@ class Follower:
         store: Whose pointers and updates are followed, on this host: the mirror of a Redis store.
         settings: Threads, policies, pauses.
         telemetry: Counts failures and shows what serves.
-        workers: Ask the heavy host, where another host runs the heavy stage; None where this process does.
+        workers: Ask the heavy host, where another host runs the heavy stage, and run query towers; None where nothing
+            but this object does.
         is_mirror: Whether the store is the copy of another one, empty until the first ``refresh``.
         devices: What is put on a GPU; one as the settings say unless given.
         doubt: Told of a release whose files could not be read, so that a mirror fetches what is damaged again.
@@ -57,6 +59,7 @@ class Follower:
         self._stopping = threading.Event()
         self._heavy = HeavyWatch(settings, workers, self._stopping)
         self.devices = devices or DeviceEngines(settings)
+        self._towers = None if workers is None else workers.towers
         self._store, self._settings, self._telemetry, self._doubt = store, settings, telemetry, doubt
         self._overlays = Overlays(
             overlay_root(settings, store),
@@ -200,11 +203,14 @@ class Follower:
         """Let engines that came meanwhile take over."""
         heavies: dict[str, LoadedHeavy] = {}
         for before in self._snapshot.loaded():
-            heavy = self.devices.renewed(before, self._store.paths(before.release), heavies).heavy
+            renewed = self.devices.renewed(before, self._store.paths(before.release), heavies)
+            renewed = with_trials(renewed, self._settings, self._towers)
             with self._swapping:
                 for loaded in self._snapshot.loaded():  # an overlay may have been replaced meanwhile
                     if loaded.release.release_id == before.release.release_id:
-                        self._snapshot = self._snapshot.replacing(loaded, replace(loaded, heavy=heavy))
+                        heavy, batches = renewed.heavy, renewed.batches_queries
+                        after = replace(loaded, heavy=heavy, batches_queries=batches)
+                        self._snapshot = self._snapshot.replacing(loaded, after)
         for scenario, loaded in self._snapshot.releases.items():
             self._telemetry.serving.loaded(loaded, self._loaded_at[scenario])
 
@@ -285,7 +291,7 @@ class Follower:
                 survivors=usual_survivors(self._settings.survivors),
                 gpu=self.devices.gpu,
             )
-            loaded = self.devices.placed(loaded)
+            loaded = with_trials(self.devices.placed(loaded), self._settings, self._towers)
         except (ArtifactError, OSError):
             self._doubt(release)
             raise

@@ -23,7 +23,8 @@ REMOTE = "remote"
 class LoadedHeavy:
     """A heavy ranker, shared by the releases that name its version.
 
-    ``serving`` is None where another host runs it; ``no_pair`` is one row of missing pair features.
+    ``serving`` is None where another host runs it; ``no_pair`` is one row of missing pair features. ``batches``
+    tells whether requests share its calls, None where that was not tried.
     """
 
     version: str
@@ -31,6 +32,7 @@ class LoadedHeavy:
     encoders: HeavyEncoders
     serving: HeavyServing | None
     no_pair: Encoded | None
+    batches: bool | None = None
 
     @property
     def tasks(self) -> tuple[str, ...]:

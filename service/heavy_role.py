@@ -23,6 +23,7 @@ from contracts.bundle import open_bundle
 from contracts.errors import AdsieveError, MismatchError, RequestError
 from indexing.store import DirectoryStore
 from indexing.stores import open_store, shown_store
+from service.batch_trials import with_trial
 from service.batching import QueueFullError
 from service.body import read_body
 from service.deadline import Deadline, DeadlineError
@@ -123,7 +124,7 @@ class HeavyHost:
         except Exception as error:
             self._fail(version, error)
             return
-        self.heavies = self.heavies | {version: heavy}
+        self.heavies = self.heavies | {version: with_trial(heavy, settings)}
         self.failures.pop(version, None)
         log.info("heavy ranker %s is run here", version)
 

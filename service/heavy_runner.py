@@ -30,7 +30,8 @@ class BatchedRunner:
         self._batcher = batcher
 
     def submit(self, call: HeavyCall, deadline: Deadline) -> "Future[np.ndarray]":
-        return self._batcher.submit(id(call.heavy), call, rows=len(call.ads), deadline=deadline)
+        joins = call.heavy.batches is not False
+        return self._batcher.submit(id(call.heavy), call, rows=len(call.ads), deadline=deadline, joins=joins)
 
 
 class DirectRunner:

@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from contracts.errors import AdsieveError, ArtifactError, InputError, RequestError
 from service.api import Problem
+from service.batching import QueueFullError
 from service.deadline import DeadlineError
 from service.routing import NotServingError
 
@@ -61,6 +62,8 @@ def problem_of(error: Exception) -> Problem:
             return _problem(422, "invalid-value", str(error), field=error.field)
         case InputError():
             return _problem(400, "not-parseable", str(error))
+        case QueueFullError():
+            return _problem(503, "overloaded", f"{error}, try again later")
         case DeadlineError():
             return _problem(503, "deadline", str(error))
         case NotServingError():

@@ -18,7 +18,8 @@ LOCK, _STATE = ".lock", ".state"
 
 
 class ReleaseState(msgspec.Struct, frozen=True, kw_only=True):
-    """A release that serves a scenario. Moments are Unix time; ``engines`` are by model."""
+    """A release that serves a scenario. Moments are Unix time; ``engines`` are by model, and so is ``batched``:
+    whether requests share its calls."""
 
     scenario: str
     release: str
@@ -35,6 +36,7 @@ class ReleaseState(msgspec.Struct, frozen=True, kw_only=True):
     overlay_rows: int = 0
     content_dropped: int = 0
     is_old: bool = False
+    batched: dict[str, bool] = {}
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from service.features import FeatureNotes
 from service.heavy import HeavyCall, HeavyScores, heavy_calls, heavy_scores
 from service.heavy_runner import DirectRunner, HeavyRunner, results_of, start_calls, unavailable
 from service.light import Ranking, Scored, score_pool
+from service.query_towers import DirectTowers, QueryTowers
 from service.releases import LoadedRelease, Snapshot
 from service.request_inputs import RequestInputs, request_inputs
 from service.routing import route
@@ -92,7 +93,13 @@ def rank(
 
 
 def light_stage(
-    request: RankRequest, snapshot: Snapshot, settings: Settings, deadline: Deadline, *, watch: Stopwatch | None = None
+    request: RankRequest,
+    snapshot: Snapshot,
+    settings: Settings,
+    deadline: Deadline,
+    *,
+    watch: Stopwatch | None = None,
+    towers: QueryTowers | None = None,
 ) -> "Underway":
     """Everything up to the survivors.
 
@@ -102,10 +109,12 @@ def light_stage(
         settings: Limits and policies.
         deadline: Checked before and after each stage.
         watch: Started when the request arrived; now unless given.
+        towers: Runs the query towers; in this thread unless given.
 
     Raises:
         RequestError: A field has a wrong value, or a policy refuses the request.
         DeadlineError: The deadline passed before the light stage was done.
+        QueueFullError: Too many requests wait for the query tower.
         NotServingError: The snapshot is empty, or an index is old and the policy refuses that.
     """
     watch = watch or Stopwatch()
@@ -115,8 +124,7 @@ def light_stage(
     _check_deadline(deadline, "the query tower")
     with watch.stage("query_tower"):
         inputs = request_inputs(request, releases, settings)
-        pairs = zip(releases, inputs.queries, strict=True)
-        embeddings = [loaded.tower.embed_query(query)[0] for loaded, query in pairs]
+        embeddings = (towers or DirectTowers()).embed(releases, inputs.queries, deadline)
     _check_deadline(deadline, "the light stage")
     with watch.stage("light"):
         resolved = _resolve(request, inputs, releases, others, embeddings, settings)

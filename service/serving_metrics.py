@@ -116,6 +116,7 @@ class ServingMetrics(Collector):
             loaded_at=at,
             watermark=loaded.watermark.timestamp(),
             engines=engines_of(loaded),
+            batched=batched_of(loaded),
         )
         with self._changing:
             self._note(_with_updates(state, loaded, None))
@@ -179,6 +180,7 @@ class ServingMetrics(Collector):
         yield _heavies(states)
         yield _release_loaded(releases)
         yield _engines(releases)
+        yield _batched(releases)
         for gauge in _PER_SCENARIO:
             yield _per_scenario(gauge, releases)
 
@@ -240,6 +242,23 @@ def engines_of(loaded: LoadedRelease) -> dict[str, str]:
     """What runs each model of a release, and where its light stage runs."""
     engines = {"query_tower": loaded.tower.engine, "light": "cpu" if loaded.device is None else "cuda"}
     return engines | ({"heavy": loaded.heavy.engine} if loaded.heavy else {})
+
+
+def batched_of(loaded: LoadedRelease) -> dict[str, bool]:
+    """Whether requests share calls of each model of a release that is run here."""
+    batched = {"query_tower": loaded.batches_queries}
+    if loaded.heavy is not None and loaded.heavy.batches is not None:
+        batched["heavy"] = loaded.heavy.batches
+    return batched
+
+
+def _batched(releases: Sequence[ReleaseState]) -> GaugeMetricFamily:
+    text = "1 where requests that wait share calls of a model, 0 where each has its own."
+    family = GaugeMetricFamily("adsieve_batching", text, labels=("scenario", "model"))
+    found = {(one.scenario, model): value for one in releases for model, value in one.batched.items()}
+    for key, value in sorted(found.items()):
+        family.add_metric(key, value)
+    return family
 
 
 def _heavies(states: Sequence[ProcessState]) -> GaugeMetricFamily:

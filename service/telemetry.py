@@ -90,6 +90,18 @@ class Telemetry:
             buckets=SECONDS,
             registry=registry,
         )
+        self.query_batch_requests = Histogram(
+            "adsieve_query_batch_requests",
+            "Requests that one shared call of the query tower served.",
+            buckets=BATCHES,
+            registry=registry,
+        )
+        self.query_wait_seconds = Histogram(
+            "adsieve_query_wait_seconds",
+            "Time that the first request of a shared call waited for the query tower.",
+            buckets=SECONDS,
+            registry=registry,
+        )
         self.heavy_host_up = Gauge(
             "adsieve_heavy_host_up",
             "1 where the last call to the host of the heavy stage succeeded, 0 where it failed.",
@@ -120,6 +132,11 @@ class Telemetry:
         """Count one call of the heavy stage that was answered for another host."""
         for stage in CALL_STAGES:
             self._stages[stage].observe(getattr(timing, stage) / 1000)
+
+    def query_batch(self, requests: int, waited_s: float) -> None:
+        """Count one shared call of the query tower."""
+        self.query_batch_requests.observe(requests)
+        self.query_wait_seconds.observe(waited_s)
 
     def problem(self, error: Exception) -> None:
         """Count one request that got a problem."""

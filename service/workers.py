@@ -10,21 +10,31 @@ import numpy as np
 from service.batching import Batcher, BatchLimits
 from service.heavy import HeavyCall, run_calls
 from service.heavy_runner import BatchedRunner, HeavyRunner
+from service.query_towers import BatchedTowers
 from service.remote_heavy import RemoteRunner
 from service.settings import Settings
 
 
 class Workers:
-    """Threads that prepare requests, and what runs the heavy ranker; they never wait for one another.
+    """Threads that prepare requests, and what runs query towers and the heavy ranker.
 
     Args:
         settings: How many threads, how calls of the heavy ranker are put together, where another host runs them.
         observe: Told of each batch of the heavy ranker: calls, and seconds that the first of them waited.
         remote: Whether another host runs the heavy stage.
+        observe_queries: Told likewise of each batch of the query tower.
     """
 
-    def __init__(self, settings: Settings, observe: Callable[[int, float], None], *, remote: bool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        observe: Callable[[int, float], None],
+        *,
+        remote: bool,
+        observe_queries: Callable[[int, float], None] = lambda requests, waited_s: None,
+    ) -> None:
         self._settings, self._observe, self._is_remote = settings, observe, remote
+        self.towers = BatchedTowers(settings, observe_queries)
         self._stack: ExitStack | None = None
         self._rank: ThreadPoolExecutor | None = None
         self._heavy: HeavyRunner | None = None
@@ -33,6 +43,7 @@ class Workers:
     def __enter__(self) -> "Workers":
         with ExitStack() as stack:
             if self._settings.rank_threads:
+                stack.enter_context(self.towers)
                 self._rank = stack.enter_context(ThreadPoolExecutor(self._settings.rank_threads, "rank"))
             if self._is_remote:
                 remote = stack.enter_context(RemoteRunner(self._settings))

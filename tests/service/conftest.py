@@ -175,6 +175,7 @@ def make_settings(world: World) -> Settings:
         engine_threads=1,
         query_engine="onnxruntime_cpu",
         heavy_engine="onnxruntime_cpu",
+        heavy_batching="on",
         poll_interval_s=0.05,
         failed_retry_s=0.0,
     )

@@ -378,7 +378,7 @@ def publish_under_requests(client, world, body):
     metrics = client.get("/metrics").text
     assert metrics.count("adsieve_release_loaded_timestamp_seconds{") == 2
     assert 'adsieve_engine_info{engine="onnxruntime_cpu",model="query_tower",scenario="standard"} 1.0' in metrics
-    assert metrics.count("adsieve_engine_info{") == 4
+    assert metrics.count("adsieve_engine_info{") == 6  # two scenarios, three stages
     assert f'release="{published[-1].release_id}"' in metrics
 
 

@@ -1,0 +1,56 @@
+"""Tries, when a release is loaded, whether its models are to serve waiting requests together."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+
+from engines.select import median_ms
+from service.heavies import LoadedHeavy, missing_row
+from service.heavy import HeavyCall, run_calls
+from service.query_towers import BatchedTowers
+from service.releases import LoadedRelease
+from service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+LEAST_GAIN = 1.05
+"""So many times faster calls have to be together than one after another; nobody waits for others to come."""
+TOGETHER, SECONDS = 4, 0.2
+
+
+def with_trials(loaded: LoadedRelease, settings: Settings, towers: BatchedTowers | None) -> LoadedRelease:
+    """The release with what was found about its query tower and its heavy ranker."""
+    batches = towers is not None and towers.pays(loaded.tower)
+    heavy = None if loaded.heavy is None else with_trial(loaded.heavy, settings)
+    log.info(
+        "release %s: requests share calls of the query tower: %s, of the heavy ranker: %s",
+        loaded.release.release_id,
+        "yes" if batches else "no",
+        "elsewhere" if heavy is None or heavy.batches is None else "yes" if heavy.batches else "no",
+    )
+    return replace(loaded, batches_queries=batches, heavy=heavy)
+
+
+def with_trial(heavy: LoadedHeavy, settings: Settings) -> LoadedHeavy:
+    """The heavy ranker with whether requests share its calls; as it is where that is known, or another host runs it."""
+    if heavy.batches is not None or heavy.serving is None:
+        return heavy
+    if settings.heavy_batch < 2 or settings.heavy_batching != "auto":
+        return replace(heavy, batches=settings.heavy_batching != "off" and settings.heavy_batch > 1)
+    size = min(TOGETHER, settings.heavy_batch)
+    return replace(heavy, batches=heavy_gain(heavy, settings.survivors, size) >= LEAST_GAIN)
+
+
+def heavy_gain(heavy: LoadedHeavy, survivors: int, size: int) -> float:
+    """How many times faster ``size`` requests are in one call than in as many; nothing is known of ads and users."""
+    everyone = np.zeros(survivors, np.intp)
+    call = HeavyCall(
+        heavy=heavy,
+        query=missing_row(heavy.encoders.query_encoder),
+        ads=missing_row(heavy.encoders.ad_encoder).take(everyone),
+        pair=None if heavy.no_pair is None else heavy.no_pair.take(everyone),
+        members=np.arange(survivors),
+    )
+    alone = median_ms(lambda: [run_calls([call]) for _ in range(size)], seconds=SECONDS)
+    return alone / median_ms(lambda: run_calls([call] * size), seconds=SECONDS)

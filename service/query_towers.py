@@ -1,0 +1,155 @@
+"""Where query towers run: in the thread that asks, or those of several requests together.
+
+Only requests that threads work on at the same time can share a call (``rank_threads`` above 1); on the event loop each
+is done before the next begins. Whether sharing pays depends on the engine: a call of many rows costs little more than
+one of a single row where weights have to be read anyway, while handing rows to another thread costs as much as a small
+tower takes. So it is tried when a release is loaded, in as many threads as rank. Shapes: H heads, D width of a vector.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from math import inf
+from statistics import median
+from types import TracebackType
+from typing import Protocol
+
+import numpy as np
+
+from contracts.encoding import Encoded
+from service.batching import Batcher, BatchLimits
+from service.deadline import Deadline, DeadlineError
+from service.releases import LoadedRelease
+from service.settings import Settings
+from towers.serving import TwoTowerServing
+
+LEAST_GAIN = 1.1
+"""So many times more requests a second have to get through for batching to be worth its thread."""
+ROUNDS, CALLS_PER_THREAD = 3, 8
+
+Row = tuple[TwoTowerServing, Encoded]
+
+
+class QueryTowers(Protocol):
+    """Runs query towers."""
+
+    def embed(
+        self, releases: Sequence[LoadedRelease], queries: Sequence[Encoded], deadline: Deadline
+    ) -> list[np.ndarray]:
+        """The query embedding [H, D+2] of one encoded request by the tower of each release.
+
+        Raises:
+            DeadlineError: It passed meanwhile.
+            QueueFullError: Too many requests wait.
+        """
+        ...
+
+
+class DirectTowers:
+    """Runs each in the thread that asks."""
+
+    def embed(
+        self, releases: Sequence[LoadedRelease], queries: Sequence[Encoded], deadline: Deadline
+    ) -> list[np.ndarray]:
+        """As :class:`QueryTowers` says."""
+        return [loaded.tower.embed_query(query)[0] for loaded, query in zip(releases, queries, strict=True)]
+
+
+class BatchedTowers:
+    """Runs those of releases for which it pays in the thread of a batcher, the others in the thread that asks.
+
+    Args:
+        settings: How calls are put together, and how many threads rank.
+        observe: Told of each batch: requests, and seconds that the first of them waited.
+    """
+
+    def __init__(self, settings: Settings, observe: Callable[[int, float], None]) -> None:
+        self._choice, self._threads = settings.query_batching, settings.rank_threads
+        limits = BatchLimits(
+            calls=settings.query_batch,
+            rows=settings.query_batch,
+            wait_s=settings.query_batch_wait_ms / 1000,
+            waiting=settings.query_queue,
+        )
+        self._limits = limits
+        self._batcher: Batcher[Row, np.ndarray] = Batcher(
+            "the query tower", embed_together, threads=1, limits=limits, observe=observe
+        )
+
+    def __enter__(self) -> "BatchedTowers":
+        self._batcher.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._batcher.__exit__(kind, error, trace)
+
+    def embed(
+        self, releases: Sequence[LoadedRelease], queries: Sequence[Encoded], deadline: Deadline
+    ) -> list[np.ndarray]:
+        """As :class:`QueryTowers` says."""
+        if not any(loaded.batches_queries for loaded in releases):
+            return DirectTowers().embed(releases, queries, deadline)
+        pairs = zip(releases, queries, strict=True)
+        waiting = [
+            self._batcher.submit(loaded.tower, (loaded.tower, query), rows=1, deadline=deadline)
+            for loaded, query in pairs
+        ]
+        return [_result(future, deadline) for future in waiting]
+
+    def pays(self, tower: TwoTowerServing) -> bool:
+        """Whether requests for this tower are to share calls, by the settings or by trying both ways."""
+        if self._threads < 2 or self._limits.calls < 2 or self._choice == "off":
+            return False
+        return self._choice == "on" or self.gain(tower) >= LEAST_GAIN
+
+    def gain(self, tower: TwoTowerServing) -> float:
+        """How many times faster the ranking threads get through requests when these share calls."""
+        encoder = tower.query_encoder
+        row = encoder.encode({}, num_rows=1, event_time=np.zeros(1, np.int64), absent="missing").encoded
+        alone, together = [], []
+        batcher = Batcher("a trial", embed_together, threads=1, limits=self._limits)  # its batches are no requests'
+        with ThreadPoolExecutor(self._threads) as pool, batcher:
+            for _ in range(1 + ROUNDS):
+                alone.append(_seconds(pool, self._threads, lambda: tower.embed_query(row)))
+                together.append(
+                    _seconds(
+                        pool,
+                        self._threads,
+                        lambda: batcher.submit(tower, (tower, row), rows=1, deadline=Deadline()).result(),
+                    )
+                )
+        return median(alone[1:]) / median(together[1:])
+
+
+def embed_together(rows: Sequence[Row]) -> list[np.ndarray]:
+    """Query embeddings [H, D+2] of several requests by the same tower, in one call."""
+    tower, queries = rows[0][0], [query for _, query in rows]
+    if len(queries) == 1:
+        return [tower.embed_query(queries[0])[0]]
+    stacked = Encoded(
+        np.concatenate([query.ids for query in queries]), np.concatenate([query.floats for query in queries])
+    )
+    return list(tower.embed_query(stacked))
+
+
+def _result(future: "Future[np.ndarray]", deadline: Deadline) -> np.ndarray:
+    try:
+        return future.result(None if deadline.at == inf else max(deadline.remaining_s(), 0.0))
+    except TimeoutError:
+        future.cancel()
+        raise DeadlineError("the deadline passed in the query tower") from None
+
+
+def _seconds(pool: ThreadPoolExecutor, threads: int, call: Callable[[], object]) -> float:
+    """Time in which the threads get through several calls each."""
+    start = time.perf_counter()
+    for future in [pool.submit(_repeat, call) for _ in range(threads)]:
+        future.result()
+    return time.perf_counter() - start
+
+
+def _repeat(call: Callable[[], object]) -> None:
+    for _ in range(CALLS_PER_THREAD):
+        call()
