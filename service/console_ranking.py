@@ -15,12 +15,14 @@ from msgspec import structs
 
 from contracts.errors import RequestError
 from contracts.release import Release
+from engines.device_memory import DeviceMemory
+from engines.gpu import Gpu
+from engines.names import EXACT_ENGINE, GPU_ENGINES
 from indexing.overlay_private import private_live_index
 from indexing.store import DirectoryStore
 from indexing.store_recovery import readable_releases
 from service.api import RankRequest
 from service.console_api import ConsoleRanked, ConsoleRankRequest, ConsoleRankResponse
-from service.console_releases import engines
 from service.deadline import Deadline
 from service.follower import Follower
 from service.heavies import REMOTE, usual_survivors
@@ -28,6 +30,7 @@ from service.problems import HttpProblem
 from service.ranker import rank
 from service.releases import LoadedRelease, Snapshot, load_release
 from service.routing import AUTO, route
+from service.serving_metrics import engines_of
 from service.settings import Settings
 from service.workers import Workers
 
@@ -89,7 +92,7 @@ class ConsoleRanking:
         releases = {part.release.scenario: part.release for part in outcome.result.scored}
         return ConsoleRanked(
             releases={scenario: loaded.release.release_id for scenario, loaded in releases.items()},
-            engines={scenario: engines(loaded) for scenario, loaded in releases.items()},
+            engines={scenario: engines_of(loaded) for scenario, loaded in releases.items()},
             load_ms=load_ms,
             answer=outcome.response,
         )
@@ -111,10 +114,11 @@ class ConsoleRanking:
     def _load(
         self, release: Release, store: DirectoryStore, serving: LoadedRelease, snapshot: Snapshot
     ) -> LoadedRelease:
-        """On the engines of what serves, so that these make no difference; the updates of the day are in effect."""
-        heavy_engine = REMOTE if self._workers.is_remote else self._settings.heavy_engine
+        """On the engines of what serves, so that these make no difference, but nothing of it on a GPU: that is for what
+        serves. The updates of the day are in effect."""
+        heavy_engine = REMOTE if self._workers.is_remote else EXACT_ENGINE
         if serving.heavy is not None:
-            heavy_engine = serving.heavy.engine
+            heavy_engine = _here(serving.heavy.engine)
         log = store.update_log()
         return load_release(
             release,
@@ -122,10 +126,21 @@ class ConsoleRanking:
             serving=snapshot,
             open_live=lambda index, two_tower, heavy: private_live_index(index, two_tower, heavy, log),
             engine_threads=self._settings.engine_threads,
-            query_engine=serving.tower.engine,
+            query_engine=_here(serving.tower.engine),
             heavy_engine=heavy_engine,
             survivors=usual_survivors(self._settings.survivors),
+            gpu=Gpu(memory=DeviceMemory(0)),
         )
+
+
+def _here(engine: str) -> str:
+    """The engine, or one for the CPU where it needs a GPU.
+
+    Example:
+        >>> _here("openvino_fp32"), _here("torch_cuda")
+        ('openvino_fp32', 'onnxruntime_cpu')
+    """
+    return EXACT_ENGINE if engine in GPU_ENGINES else engine
 
 
 def _settled(request: RankRequest) -> RankRequest:

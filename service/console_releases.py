@@ -14,7 +14,7 @@ from contracts.release import IndexManifest
 from indexing.listing import Listed, listed, recorded
 from service.console_api import ConsoleRelease, ConsoleReleases, ConsoleScenario
 from service.follower import Follower
-from service.releases import LoadedRelease
+from service.serving_metrics import engines_of
 from service.status import readiness
 
 MAX_RELEASES = 20
@@ -49,7 +49,7 @@ def _scenario(follower: Follower, scenario: str) -> ConsoleScenario:
         scenario=scenario,
         serving=serving,
         loaded_at=follower.loaded_at.get(scenario),
-        engines=engines(loaded) if loaded else {},
+        engines=engines_of(loaded) if loaded else {},
         num_ads=loaded.index.manifest.num_ads if loaded else 0,
         overlay_rows=loaded.live.num_rows - len(loaded.index) if loaded else 0,
         current=next((one.release.release_id for one in found if one.state == "current"), None),
@@ -58,12 +58,6 @@ def _scenario(follower: Follower, scenario: str) -> ConsoleScenario:
         omitted=max(0, len(found) - MAX_RELEASES),
         error=error,
     )
-
-
-def engines(loaded: LoadedRelease) -> dict[str, str]:
-    """What runs the models of a release."""
-    heavy = {} if loaded.heavy is None else {"heavy": loaded.heavy.engine}
-    return {"query_tower": loaded.tower.engine} | heavy
 
 
 def _release(follower: Follower, one: Listed, serving: str | None) -> ConsoleRelease:

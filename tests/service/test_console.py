@@ -148,7 +148,7 @@ def test_releases_are_told_as_their_manifests_have_them(own_admin, own_world):
     one = now["releases"][0]
     assert one["two_tower_metrics"] == console_releases.flat(tower.metrics)
     assert (one["num_ads"], one["watermark"]) == (index.num_ads, index.watermark)
-    assert now["engines"] == {"query_tower": "onnxruntime_cpu", "heavy": "onnxruntime_cpu"}
+    assert now["engines"] == {"query_tower": "onnxruntime_cpu", "light": "cpu", "heavy": "onnxruntime_cpu"}
     assert own_admin.get("/admin/console/releases").json()["may_roll_back"] is True
 
 
