@@ -97,6 +97,7 @@ class Client:
     _waiting: "deque[tuple[bytes, Sample]]" = field(default_factory=deque)
     _num_open: int = 0
     _open_requests: int = 0
+    _woken: "asyncio.Future[None] | None" = None
 
     async def open(self, count: int) -> None:
         """Open connections one after another, so that all workers of a server get some."""
@@ -108,8 +109,12 @@ class Client:
         while self._idle:
             self._idle.popleft().close()
 
-    async def run(self, moments: Sequence[float], patience_s: float = 30.0) -> Report:
-        """Send one request at each moment, seconds from now, and wait for all answers, at most ``patience_s``."""
+    async def run(self, moments: Sequence[float], *, wait: bool = True, patience_s: float = 30.0) -> Report:
+        """Send one request at each moment, seconds from now.
+
+        Args:
+            wait: For all answers, at most ``patience_s``; else they come while what follows is sent.
+        """
         rng, start, cpu = random.Random(self.seed), time.perf_counter(), _cpu_s()
         samples = [Sample(due=start + moment) for moment in moments]
         for sample in samples:
@@ -119,7 +124,7 @@ class Client:
             self._send(rng.choice(self.requests), sample)
         share = (_cpu_s() - cpu) / (time.perf_counter() - start)
         end = time.perf_counter() + patience_s
-        while self._open_requests and time.perf_counter() < end:
+        while wait and self._open_requests and time.perf_counter() < end:
             await asyncio.sleep(_SPARE_S)
         return Report(samples, time.perf_counter() - start, share)
 
@@ -140,8 +145,6 @@ class Client:
         while self._open_requests:
             await asyncio.sleep(_SPARE_S)
         return Report(samples, taken, share)
-
-    _woken: "asyncio.Future[None] | None" = None
 
     def _send(self, request: bytes, sample: Sample) -> None:
         self._open_requests += 1
