@@ -15,7 +15,7 @@ help:
 	@echo "make test       the test suite"
 	@echo "make check      format, lint, types, import layers"
 	@echo "make test-slow  long kill, fuzz and quality runs"
-	@echo "make test-apt   what needs Debian packages: the report page in Chromium, Redis over TLS (chromium, redis-server, openssl)"
+	@echo "make test-apt   what needs Debian packages: the report page and the console in Chromium, Redis over TLS (chromium, redis-server, openssl)"
 	@echo "make test-docs  the tutorial, the notebook and the site of docs/ run as they stand        make docs  build the site"
 	@echo "make bench      the benchmarks, each with its targets checked"
 	@echo "make test-gpu   tests that need a CUDA device        make bench-gpu  benchmarks that need one"
@@ -87,8 +87,9 @@ $(VENV)/.train: $(BIN)/python requirements/base.txt requirements/serve.txt requi
 	$(BIN)/python -c 'import torchrec' # a pair of torch and fbgemm that does not match fails here, not in a training run
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.train requirements/dev.txt requirements/ray.txt requirements/docs.txt
+$(VENV)/.dev: $(VENV)/.train requirements/dev.txt requirements/ray.txt requirements/docs.txt requirements/axe.txt
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --no-deps -r requirements/axe.txt
 	touch $@
 
 clean:

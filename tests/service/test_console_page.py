@@ -37,7 +37,6 @@ def module(path: Path) -> ModuleType:
 
 helpers = module(TESTS / "service" / "console_browser.py")
 PHONE, DESK, PANELS = helpers.PHONE, helpers.DESK, helpers.PANELS
-pytest.importorskip("axe_playwright_python", reason="needs pip install --no-deps axe-playwright-python")
 
 
 @pytest.fixture(scope="module")
