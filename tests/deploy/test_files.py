@@ -141,6 +141,16 @@ def test_units_have_few_rights(deploy):
             assert line in lines, path.name
 
 
+def test_paths_that_the_pages_name_are_there(repository):
+    for page in ("docs/how-to/deploy.md", "deploy/README.md"):
+        named = re.findall(r"deploy/[\w./*-]*\w\*?", (repository / page).read_text())
+        assert [path for path in named if not list(repository.glob(path))] == [], page
+    table = re.findall(r"^\| `(\S+)`", (repository / "deploy/README.md").read_text(), re.MULTILINE)
+    assert {path.rstrip("/") for path in table} | {"README.md", "try_service.py"} == {
+        path.name for path in (repository / "deploy").iterdir() if not path.name.startswith((".", "_"))
+    }
+
+
 def test_the_night_is_told_what_is_wrong_with_its_settings(deploy):
     for settings, told in (
         ({}, "ADSIEVE_STORE is not set"),
