@@ -23,6 +23,8 @@ import msgspec
 from contracts.errors import ArtifactError, InputError, WrongArtifactError
 
 READY = "READY"
+AUTO = "auto"
+"""What a request asks for that leaves each ad to its own scenario; no scenario is called so."""
 MANIFEST = "manifest.json"
 PARTIAL_SUFFIX = ".partial"
 TEMPORARY_SUFFIX = ".tmp"
@@ -148,6 +150,18 @@ def check_name(value: str, what: str) -> str:
             f"{what}: expected 1 to 80 ASCII letters, digits, '.', '_', '-', the first no sign, got {value!r}"
         )
     return value
+
+
+def check_scenario(value: str) -> str:
+    """Return ``value`` when a scenario can be called so: a name that ``check_name`` takes, and not ``auto``.
+
+    Example:
+        >>> check_scenario("video-2")
+        'video-2'
+    """
+    if value == AUTO:
+        raise InputError(f"scenario: expected another name than {AUTO!r}, by which requests ask for all scenarios")
+    return check_name(value, "scenario")
 
 
 def file_sha256(path: Path) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from contracts.artifact import (
     MANIFEST,
     FileEntry,
-    check_name,
+    check_scenario,
     file_entries,
     publishing,
     read_manifest,
@@ -121,7 +121,7 @@ def seal_bundle(
     """
     schema.require_fitted()
     if scenario is not None:
-        check_name(scenario, "scenario")
+        check_scenario(scenario)
     with publishing(target) as aside:
         fill(aside)
         save_schema(schema, aside / SCHEMA_FILE)

@@ -119,6 +119,7 @@ def train(
 
     Several processes train one student with `torchrun --nproc-per-node N -m -- adsieve distill train ...`.
     """
+    from contracts.artifact import check_scenario
     from contracts.progress import tell
     from contracts.records import LogPaths
     from contracts.schema import load_schema
@@ -142,7 +143,7 @@ def train(
         "tensorboard": tensorboard,
     }
     given = {key: value for key, value in changes.items() if value is not None}
-    scenarios = tuple(dict.fromkeys(scenario))
+    scenarios = tuple(dict.fromkeys(map(check_scenario, scenario)))
     with join_ranks() as ranks:
         chosen, log = choose_config(preset, config, scenarios, given), LogPaths.under(logs, candidates)
         fitted = load_schema(schema, fitted=True)
