@@ -1,6 +1,7 @@
 """From the text of a value to its row in an embedding table: by hash, or by an exact vocabulary."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import xxhash
@@ -21,6 +22,16 @@ def hash_ids(texts: Sequence[str], buckets: int) -> np.ndarray:
     return (digests % np.uint64(buckets - NUM_RESERVED)).astype(np.int32) + NUM_RESERVED
 
 
+@dataclass(frozen=True)
+class HashedIds:
+    """:func:`hash_ids` of a table of so many rows."""
+
+    buckets: int
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        return hash_ids(texts, self.buckets)
+
+
 def vocabulary_ids(texts: Sequence[str], known: dict[str, int]) -> np.ndarray:
     """Ids of a vocabulary: the value's own row where it is known exactly, else 2, never a neighbour's."""
     return np.fromiter((known.get(text, OUT_OF_VOCABULARY) for text in texts), dtype=np.int32, count=len(texts))
@@ -28,8 +39,7 @@ def vocabulary_ids(texts: Sequence[str], known: dict[str, int]) -> np.ndarray:
 
 def text_ids(table: Table) -> TextIds:
     """The function from texts to ids of one fitted table; ConfigError while its vocabulary is not fitted."""
-    buckets = table.num_rows
     if table.vocabulary is None:
-        return lambda texts: hash_ids(texts, buckets)
+        return HashedIds(table.num_rows)
     known = {value: NUM_RESERVED + position for position, value in enumerate(table.vocabulary)}
     return lambda texts: vocabulary_ids(texts, known)

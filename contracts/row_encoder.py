@@ -9,10 +9,12 @@ place; on the rest both give the same bits.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
 
+from contracts import compiled
 from contracts.dense import DenseRow
 from contracts.encoding import Encoded, Encoder
 from contracts.errors import RequestError
@@ -23,8 +25,9 @@ from contracts.feature_encoders import (
     FeatureEncoder,
     MultiCategoricalEncoder,
 )
-from contracts.hashing import TextIds
+from contracts.hashing import HashedIds, TextIds
 from contracts.layout import SideLayout
+from contracts.row_gathering import Gathering
 from contracts.rows import encode_row, parse_time
 from contracts.schema import MISSING, NUM_RESERVED, OUT_OF_VOCABULARY
 from contracts.sequence_encoder import FieldEncoder, SequenceEncoder
@@ -51,12 +54,16 @@ class _IrregularError(Exception):
 
 @dataclass
 class _Row:
-    """A row in work; ``dense`` holds raw numbers by their place among the dense features, NaN where missing."""
+    """A row in work; ``dense`` holds raw numbers by their place among the dense features, NaN where missing.
+
+    What is to be encoded with that of other features goes to ``gathering``, where there is one.
+    """
 
     ids: np.ndarray
     floats: np.ndarray
     dense: list[float]
     event_time_us: int
+    gathering: Gathering | None = None
     given: set[str] = field(default_factory=set)
     out_of_vocabulary: set[str] = field(default_factory=set)
 
@@ -80,7 +87,10 @@ class RowEncoder:
         self._dense = DenseRow([encoder.features[part.name] for part in dense])
         self._dense_places = np.array([part.position for part in dense], np.intp)
         self._no_dense = [math.nan] * len(dense)
-        self._writers = {part.name: _writer(part, dense) for part in encoder.encoders}
+        edges = _Edges()
+        self._writers = {part.name: _writer(part, dense, edges) for part in encoder.encoders}
+        self._edges_us = edges.joined()
+        self._columns = tuple(encoder.columns)
 
     @property
     def layout(self) -> SideLayout:
@@ -89,20 +99,28 @@ class RowEncoder:
 
     def encode(self, query: Mapping[str, Any], *, event_time_us: int, prefix: str = "query") -> EncodedRow:
         """Encode the features of one request; arguments and errors are those of ``contracts.rows.encode_request``."""
-        row = _Row(self._ids.copy(), self._floats.copy(), self._no_dense.copy(), event_time_us)
         try:
-            for name, value in query.items():
-                writer = self._writers.get(name)
-                if writer is not None and value is not None:
-                    writer(row, value)
-            self._write_dense(row)
+            row = self._written(query, event_time_us, compiled.kernels())
         except (_IrregularError, RequestError, UnicodeEncodeError, OverflowError):
             return self._plain(query, event_time_us, prefix)
+        given, outside = row.given, row.out_of_vocabulary
         return EncodedRow(
             Encoded(row.ids[None], row.floats[None]),
-            [column for column in self._encoder.columns if column not in row.given],
-            [column for column in self._encoder.columns if column in row.out_of_vocabulary],
+            [] if len(given) == len(self._columns) else [column for column in self._columns if column not in given],
+            [column for column in self._columns if column in outside] if outside else [],
         )
+
+    def _written(self, query: Mapping[str, Any], event_time_us: int, kernels: ModuleType | None) -> _Row:
+        gathering = None if kernels is None else Gathering(kernels, self._edges_us)
+        row = _Row(self._ids.copy(), self._floats.copy(), self._no_dense.copy(), event_time_us, gathering)
+        for name, value in query.items():
+            writer = self._writers.get(name)
+            if writer is not None and value is not None:
+                writer(row, value)
+        if gathering is not None and not gathering.write(row.ids, event_time_us):
+            return self._written(query, event_time_us, None)
+        self._write_dense(row)
+        return row
 
     def _write_dense(self, row: _Row) -> None:
         if not row.dense:
@@ -110,8 +128,12 @@ class RowEncoder:
         raw = np.array(row.dense, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             values = self._dense(raw).astype(np.float32)
+        finite = np.isfinite(values)
+        if finite.all():
+            row.floats[self._dense_places] = values
+            return
         given = ~np.isnan(raw)
-        if not np.isfinite(values[given]).all():
+        if not finite[given].all():
             raise _IrregularError
         row.floats[self._dense_places[given]] = values[given]
 
@@ -124,7 +146,23 @@ class RowEncoder:
         )
 
 
-def _writer(part: FeatureEncoder, dense: Sequence[DenseEncoder]) -> _Writer:
+class _Edges:
+    """Edges of the ages of all fields, one after another."""
+
+    def __init__(self) -> None:
+        self._parts, self._end = [np.zeros(0, np.int64)], 0
+
+    def add(self, edges_us: np.ndarray) -> tuple[int, int]:
+        """Where the edges of a field begin and end."""
+        self._parts.append(edges_us)
+        start, self._end = self._end, self._end + len(edges_us)
+        return start, self._end
+
+    def joined(self) -> np.ndarray:
+        return np.concatenate(self._parts)
+
+
+def _writer(part: FeatureEncoder, dense: Sequence[DenseEncoder], edges: _Edges) -> _Writer:
     match part:
         case CategoricalEncoder():
             return _categorical(part)
@@ -135,7 +173,7 @@ def _writer(part: FeatureEncoder, dense: Sequence[DenseEncoder]) -> _Writer:
         case EmbeddingEncoder():
             return _embedding(part)
         case SequenceEncoder():
-            return _sequence(part)
+            return _sequence(part, edges)
 
 
 class _KnownIds(dict[Any, int]):
@@ -163,10 +201,19 @@ def _id_of(ids_of: TextIds) -> Callable[[Any], int]:
     return _KnownIds(ids_of).__getitem__
 
 
+def _buckets(ids_of: TextIds | None) -> int:
+    """Rows of a hashed table; 0 for another."""
+    return ids_of.buckets if isinstance(ids_of, HashedIds) else 0
+
+
 def _categorical(part: CategoricalEncoder) -> _Writer:
-    name, position, id_of = part.name, part.position, _id_of(part.ids_of)
+    name, position, id_of, buckets = part.name, part.position, _id_of(part.ids_of), _buckets(part.ids_of)
 
     def write(row: _Row, value: Any) -> None:
+        if buckets and row.gathering is not None and type(value) is str:
+            row.gathering.add_text(value, position, buckets)
+            row.given.add(name)
+            return
         if type(value) not in _CATEGORY:
             raise _IrregularError
         found = id_of(value)
@@ -179,10 +226,15 @@ def _categorical(part: CategoricalEncoder) -> _Writer:
 
 
 def _multi_categorical(part: MultiCategoricalEncoder) -> _Writer:
-    name, id_of = part.name, _id_of(part.ids_of)
+    name, id_of, buckets = part.name, _id_of(part.ids_of), _buckets(part.ids_of)
     start, width = part.positions.start, part.positions.stop - part.positions.start
 
     def write(row: _Row, value: Any) -> None:
+        if buckets and row.gathering is not None and _begins_with_text(value) and _are_texts(value[width:]):
+            row.ids[start] = 0
+            row.gathering.add_texts(value[:width], start, buckets)
+            row.given.add(name)
+            return
         ids = _ids(_listed(value), id_of)[:width]
         row.ids[start] = 0
         row.ids[start : start + len(ids)] = ids
@@ -222,8 +274,8 @@ def _embedding(part: EmbeddingEncoder) -> _Writer:
     return write
 
 
-def _sequence(part: SequenceEncoder) -> _Writer:
-    fields = {own.column.removeprefix(f"{part.name}."): _field(own) for own in part.fields}
+def _sequence(part: SequenceEncoder, edges: _Edges) -> _Writer:
+    fields = {own.column.removeprefix(f"{part.name}."): _field(own, edges) for own in part.fields}
 
     def write(row: _Row, value: Any) -> None:
         if not isinstance(value, Mapping):
@@ -237,23 +289,45 @@ def _sequence(part: SequenceEncoder) -> _Writer:
             elif len(_listed(values)) != length:
                 raise _IrregularError
         kept = min(length or 0, part.max_length)
-        for name, (own, write_ids) in fields.items():
-            start, values = own.positions.start, value.get(name)
-            if values is None:
-                row.ids[start : start + kept] = MISSING
-                continue
-            row.given.add(own.column)
-            if kept:
-                row.ids[start : start + kept] = write_ids(row, values[: -kept - 1 : -1])
+        for name, write_field in fields.items():
+            write_field(row, value.get(name), kept)
 
     return write
 
 
-def _field(part: FieldEncoder) -> tuple[FieldEncoder, Callable[[_Row, Sequence[Any]], Any]]:
-    """The writer of one field's kept events, most recent first."""
+_FieldWriter = Callable[[_Row, Sequence[Any] | None, int], None]
+"""Takes all events of a field, oldest first, and how many are kept."""
+
+
+def _field(part: FieldEncoder, edges: _Edges) -> _FieldWriter:
+    start, column, buckets = part.positions.start, part.column, _buckets(part.ids_of)
+    is_age = part.edges_us is not None
+    first_edge, end_edge = (0, 0) if part.edges_us is None else edges.add(part.edges_us)
+    ids_now = _ids_now(part)
+
+    def write(row: _Row, values: Sequence[Any] | None, kept: int) -> None:
+        if values is None:
+            row.ids[start : start + kept] = MISSING
+            return
+        row.given.add(column)
+        if not kept:
+            return
+        recent, gathering = values[: -kept - 1 : -1], row.gathering
+        if gathering is not None and is_age:
+            gathering.add_millis(recent, start, first_edge, end_edge)
+        elif gathering is not None and buckets and _begins_with_text(recent):
+            gathering.add_texts(recent, start, buckets)
+        else:
+            row.ids[start : start + kept] = ids_now(row, recent)
+
+    return write
+
+
+def _ids_now(part: FieldEncoder) -> Callable[[_Row, Sequence[Any]], Any]:
+    """Ids of one field's kept events, most recent first."""
     if part.edges_us is not None:
         edges_us = part.edges_us
-        return part, lambda row, values: _age_ids(values, edges_us, row.event_time_us)
+        return lambda row, values: _age_ids(values, edges_us, row.event_time_us)
     if part.ids_of is None:
         raise TypeError(f"{part.column} is neither a category nor an age")
     id_of, ids_of, column, is_vocabulary = _id_of(part.ids_of), part.ids_of, part.column, part.is_vocabulary
@@ -267,7 +341,7 @@ def _field(part: FieldEncoder) -> tuple[FieldEncoder, Callable[[_Row, Sequence[A
     def hashed_ids(row: _Row, values: Sequence[Any]) -> list[int] | np.ndarray:
         return ids_of(values) if _are_texts(values) else _ids(values, id_of)  # a hash costs less than a cold dictionary
 
-    return part, vocabulary_ids if is_vocabulary else hashed_ids
+    return vocabulary_ids if is_vocabulary else hashed_ids
 
 
 def _age_ids(values: Sequence[Any], edges_us: np.ndarray, event_time_us: int) -> np.ndarray:
@@ -315,6 +389,10 @@ def _are_texts(values: Sequence[Any]) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _begins_with_text(value: Any) -> bool:
+    return type(value) is list and bool(value) and type(value[0]) is str
 
 
 def _listed(value: Any) -> Sequence[Any]:

@@ -14,6 +14,7 @@ from itertools import groupby
 
 import numpy as np
 
+from contracts import compiled
 from contracts.errors import MismatchError
 from contracts.layout import IdColumn, SequenceLayout, SideLayout
 from contracts.schema import Pooling
@@ -54,6 +55,7 @@ class TableLookup:
         pool_sequences: Whether ``flat`` ends with the mean of each sequence field.
         length_buckets: Lengths, ascending, to which sequences are cut where all histories of a call fit. None: every
             sequence has its ``max_length``.
+        keep_events: Whether calls return the events of sequences too, which costs more than their means.
 
     Raises:
         MismatchError: A table is missing, of another width than the layout says, or int8 without its scales.
@@ -66,14 +68,17 @@ class TableLookup:
         *,
         pool_sequences: bool,
         length_buckets: Sequence[int] = (),
+        keep_events: bool = True,
     ) -> None:
-        self._layout = layout
+        self._layout, self._kept = layout, layout.sequences if keep_events else ()
         self._lengths = {
             sequence.name: (*(length for length in length_buckets if length < sequence.max_length), sequence.max_length)
             for sequence in layout.sequences
         }
         self._flat_dim = layout.flat_dim(pool_sequences)
-        self._groups = tuple(_Group(uses, tables) for uses in _grouped(_uses(layout, pool_sequences), tables))
+        self._groups = tuple(
+            _Group(uses, tables) for uses in _grouped(_uses(layout, pool_sequences, keep_events), tables)
+        )
 
     def __call__(self, ids: np.ndarray, floats: np.ndarray) -> LookedUp:
         """Return the dense inputs of int32 ``ids`` [B, num_ids] and float32 ``floats`` [B, num_floats].
@@ -83,7 +88,7 @@ class TableLookup:
         """
         flat = np.empty((len(ids), self._flat_dim), np.float32)
         flat[:, : self._layout.num_floats] = floats
-        sequences = {sequence.name: self._unfilled(ids, sequence) for sequence in self._layout.sequences}
+        sequences = {sequence.name: self._unfilled(ids, sequence) for sequence in self._kept}
         for group in self._groups:
             group.fill(ids, flat, sequences)
         return LookedUp(flat, sequences)
@@ -105,7 +110,7 @@ class _Use:
     event_start: int = 0
 
 
-def _uses(layout: SideLayout, pool_sequences: bool) -> list[_Use]:
+def _uses(layout: SideLayout, pool_sequences: bool, keep_events: bool) -> list[_Use]:
     """All uses in layout order, which is also the order of the flat input behind its floats."""
     pooled = [piece.start for piece in layout.flat(pool_sequences)[len(layout.dense) :]]
     uses = [_Use(column, start) for column, start in zip(layout.bags, pooled, strict=False)]
@@ -113,7 +118,8 @@ def _uses(layout: SideLayout, pool_sequences: bool) -> list[_Use]:
     for sequence in layout.sequences:
         event_start = 0
         for column in sequence.fields:
-            uses.append(_Use(column, next(field_starts, None), sequence.name, event_start))
+            kept = sequence.name if keep_events else None
+            uses.append(_Use(column, next(field_starts, None), kept, event_start))
             event_start += column.dim
     return uses
 
@@ -151,6 +157,7 @@ class _Group:
         self._limits = np.repeat([len(members[use.column.table]) for use in uses], widths).astype(np.uint32)
         self._matrix, self._padding_is_zero = _matrix(list(members.values()))
         starts = np.cumsum([0, *widths]).tolist()
+        self._pooled_at_once = _pooled_at_once(uses, members, first_rows, self._matrix)
         self._pools = _pools(uses, starts)
         self._events = [
             (use.sequence, slice(use.event_start, use.event_start + use.column.dim), start)
@@ -159,6 +166,10 @@ class _Group:
         ]
 
     def fill(self, ids: np.ndarray, flat: np.ndarray, sequences: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+        kernels = compiled.kernels()
+        uses = self._pooled_at_once
+        if kernels is not None and uses is not None and kernels.pool_rows(ids, self._matrix.values, uses, flat):
+            return
         picked = ids.take(self._columns, axis=1)  # [B, W]
         if (picked.view(np.uint32) >= self._limits).any():  # the view makes negative ids large
             self._refuse(picked)
@@ -177,6 +188,26 @@ class _Group:
             f"feature {self._names[column]}: id {picked[row, column]} is outside its table "
             f"of {self._limits[column]} rows"
         )
+
+
+def _pooled_at_once(
+    uses: Sequence[_Use], members: Mapping[str, StoredTable], first_rows: Mapping[str, int], matrix: StoredTable
+) -> np.ndarray | None:
+    """The uses as ``contracts.kernels.pool_rows`` takes them [U, 6]; None where it cannot: int8, or events to keep."""
+    values = matrix.values
+    is_plain = matrix.scales is None and values.dtype == np.float32 and values.flags.c_contiguous
+    if not is_plain or any(use.flat_start is None or use.sequence is not None for use in uses):
+        return None
+    return np.array(
+        [
+            (
+                *(use.column.start, use.column.width, first_rows[use.column.table], len(members[use.column.table])),
+                *(use.flat_start, use.column.pooling == "mean"),
+            )
+            for use in uses
+        ],
+        np.int64,
+    )
 
 
 @dataclass(frozen=True)

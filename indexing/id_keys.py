@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from contracts import compiled
+
 HEAD = 16
 """Bytes of a head."""
 SHORT = 64
@@ -82,6 +84,15 @@ class Keys:
 def text_keys(ids: Sequence[str]) -> Keys:
     """Keys of a list of texts. A lone surrogate is no UTF-8 and so equals no stored id."""
     data = np.frombuffer("\0".join(ids).encode("utf-8", "surrogatepass") + b"\0" + _PADDING, np.uint8)
+    if (kernels := compiled.kernels()) is not None:
+        starts, lengths, heads = (
+            np.empty(len(ids), np.int64),
+            np.empty(len(ids), np.int64),
+            np.empty((len(ids), 2), np.uint64),
+        )
+        longest = kernels.split_texts(data, starts, lengths, heads)
+        if longest >= 0:
+            return _with_long_heads(Keys(data, starts, lengths, heads, longest > HEAD))
     ends = np.flatnonzero(data[: len(data) - SHORT] == 0)
     if len(ends) != len(ids):  # an id holds NUL, or there is none
         lengths = np.array([len(text.encode("utf-8", "surrogatepass")) for text in ids], np.int64)
@@ -107,20 +118,39 @@ def stored_keys(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Ke
     in_head = np.minimum(lengths, HEAD) if has_long else lengths
     heads = _windows(data, starts, HEAD // _WORD)
     heads |= _HEAD_FILL.take(in_head, axis=0)
-    if has_long:
-        long = np.flatnonzero(lengths > HEAD)
-        heads[long, 1] = (_long_hashes(data, starts[long], lengths[long]) & _LONG_BITS) | _LONG_MARK
-    return Keys(data, starts, lengths, heads, has_long)
+    return _with_long_heads(Keys(data, starts, lengths, heads, has_long))
+
+
+def _with_long_heads(keys: Keys) -> Keys:
+    """Fill in the heads of ids of more than 16 bytes."""
+    if keys.has_long:
+        long = np.flatnonzero(keys.lengths > HEAD)
+        hashed = _long_hashes(keys.data, keys.starts[long], keys.lengths[long])
+        keys.heads[long, 1] = (hashed & _LONG_BITS) | _LONG_MARK
+    return keys
 
 
 def hashes(keys: Keys) -> np.ndarray:
     """Return a 64-bit hash of each key, uint64 [K]; it does not depend on the other keys."""
+    if (kernels := compiled.kernels()) is not None:
+        hashed = np.empty(len(keys), np.uint64)
+        kernels.head_hashes(keys.heads, hashed)
+        return hashed
     first, second = keys.heads[:, 0], keys.heads[:, 1]
     total = first >> _HALF
     total ^= first
     total *= _FACTORS[0]
     total += second * _FACTORS[1]
     return _mix(total)
+
+
+def may_repeat(keys: Keys) -> bool:
+    """Whether an id stands twice among these, or an odd chance says so."""
+    if (kernels := compiled.kernels()) is not None:
+        repeated: bool = kernels.may_repeat(keys.hashes)
+        return repeated
+    ordered = np.sort(keys.hashes)
+    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 def equal_texts(one: Keys, data: np.ndarray, starts: np.ndarray) -> np.ndarray:

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from contracts import compiled
 from contracts.errors import ArtifactError, LogError
 from indexing.arrays import HEADER_BYTES, ArrayWriter, map_array, open_appending, release_pages
 from indexing.id_buckets import SLOTS, num_home_buckets, places, write_buckets
@@ -48,6 +49,8 @@ class IdTable:
         self._data, self._offsets, self._heads = np.asarray(data), np.asarray(offsets), np.asarray(heads)
         self._tags, self._rows = np.asarray(tags), np.asarray(rows).reshape(-1)
         self._num_home_buckets = num_home_buckets(len(self))
+        words = self._tags.view(np.uint64)  # four tags each
+        self._stored = words, self._rows, self._heads, self._offsets, self._data
 
     @classmethod
     def build(cls, ids: Sequence[str], directory: Path, *, source: str = "ids") -> "IdTable":
@@ -84,6 +87,11 @@ class IdTable:
 
     def lookup_keys(self, keys: Keys) -> np.ndarray:
         """Return the row of each key, int32 [K]; -1 where it is unknown. Several tables may be asked the same keys."""
+        if (kernels := compiled.kernels()) is not None:
+            found = np.empty(len(keys), np.int32)
+            asked = keys.hashes, keys.heads, keys.starts, keys.lengths, keys.data
+            kernels.find_rows(*asked, self._num_home_buckets, *self._stored, found)
+            return found
         found = np.full(len(keys), -1, np.int32)
         tags, buckets = places(keys.hashes, self._num_home_buckets)
         pending: np.ndarray | None = None  # all

@@ -20,10 +20,13 @@ from contracts.encoding import Encoded
 from contracts.release import UpdatePosition
 from contracts.schema import FeatureSchema
 from indexing.blocks import objective_heads
+from indexing.id_keys import Keys, text_keys
 from indexing.index import Index, Pins
 from indexing.live_search import best, is_few, search_scores
 from indexing.overlay_files import ACTIVE, GONE, NEWEST, OverlayArrays, map_overlay
 from indexing.overlay_texts import OverlayTexts
+
+_NO_STATES = np.zeros(0, np.uint8)
 
 
 class LiveIndex:
@@ -40,7 +43,7 @@ class LiveIndex:
         if overlay is None:
             self._servable = np.asarray(index.status) == ACTIVE
             self._has_bid = ~np.isnan(index.bids)
-            self._bids, self._objectives = index.bids, index.objectives
+            self._bids, self._objectives = np.asarray(index.bids), np.asarray(index.objectives)
         else:
             self._servable, self._has_bid = overlay.servable, overlay.has_bid
             self._bids, self._objectives = overlay.bids, overlay.objectives
@@ -89,9 +92,13 @@ class LiveIndex:
         """Rows that this object knows, those of superseded and lost ads included."""
         return self._num_ads + len(self._known.ids)
 
-    def lookup(self, ids: Sequence[str]) -> np.ndarray:
-        """The newest row of each ad, int32 [K]; -1 where it is unknown, or moved to another scenario."""
-        rows = self.index.id_table.lookup(ids)
+    def lookup(self, ids: Sequence[str], keys: Keys | None = None) -> np.ndarray:
+        """The newest row of each ad, int32 [K]; -1 where it is unknown, or moved to another scenario.
+
+        Args:
+            keys: Of the ids, where they are known.
+        """
+        rows = self.index.id_table.lookup_keys(text_keys(ids) if keys is None else keys)
         overlay = self._overlay
         if overlay is None or overlay.num_rows == 0:
             return rows
@@ -122,6 +129,26 @@ class LiveIndex:
     def withdrawn(self, rows: np.ndarray) -> np.ndarray | None:
         """Whether ads are taken down or without budget, bool [K]: never to be shown; None where no update says so."""
         return None if self._overlay is None else self._overlay.withdrawn[rows]
+
+    def states(self, *, servable: bool) -> tuple[np.ndarray, int]:
+        """The state of every row, uint8, and which one stops an ad; no states where none does.
+
+        Args:
+            servable: Stop all that is not servable, not only what is taken down or without budget.
+        """
+        if servable:
+            return self._servable.view(np.uint8), 0
+        return (_NO_STATES if self._overlay is None else self._overlay.withdrawn.view(np.uint8)), 1
+
+    @property
+    def all_bids(self) -> np.ndarray:
+        """The bid of every row, float32; NaN where there is none."""
+        return self._bids
+
+    @property
+    def all_objectives(self) -> np.ndarray:
+        """The code of every row's objective, as in the index, int8; -1 where there is none."""
+        return self._objectives
 
     def bids(self, rows: np.ndarray) -> np.ndarray:
         """Bids, float32 [K]; NaN where there is none."""
@@ -163,6 +190,10 @@ class LiveIndex:
         return Pins(
             self._gather(base.vectors, own["vectors"], rows), self._gather(base.bias, own["bias"], rows), scales
         )
+
+    def own_pins(self, rows: np.ndarray) -> Pins | None:
+        """The pins of all of the index, where ``rows`` [K] are its own (or -1); None where the overlay has some."""
+        return None if self._any_own(np.asarray(rows)) else self.index.pins
 
     def heavy(self, rows: np.ndarray) -> Encoded | None:
         """Encoded features for the heavy ranker [K]; None where the index has none."""

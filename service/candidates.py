@@ -12,7 +12,9 @@ from enum import IntEnum
 
 import numpy as np
 
+from contracts import compiled
 from contracts.errors import RequestError
+from indexing.id_keys import may_repeat
 from service.api import Dropped
 from service.releases import LoadedRelease
 from service.settings import Settings
@@ -32,6 +34,7 @@ class Reason(IntEnum):
 
 
 _NAMES = tuple(reason.name.lower() for reason in Reason)
+_KEPT, _INACTIVE = int(Reason.KEPT), int(Reason.INACTIVE)  # NumPy takes long over a member of an enumeration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,18 +88,18 @@ def resolve(
         RequestError: An objective that the release does not know; or a policy refuses a duplicate or a bid.
     """
     reasons = np.zeros(len(columns.ids), np.int8)
-    owners, rows = _find(columns.ids, releases)
-    if not _are_distinct(columns.ids, owners, rows):
+    owners, rows = _find(columns, releases)
+    if may_repeat(columns.keys):
         _mark_duplicates(columns.ids, reasons, settings)
-    _mark_unknown(columns.ids, owners, reasons, releases, others, settings)
-    for owner, loaded in enumerate(releases):
-        _mark_unservable(reasons, owners == owner, rows, loaded, excluded_advertisers, settings)
-    bids = _bids(columns, owners, rows, releases)
-    _mark_invalid_bids(bids, reasons, settings)
-    pools = [
-        _pool(columns, loaded, np.flatnonzero((owners == owner) & (reasons == Reason.KEPT)), rows, bids)
+    _mark_unknown(columns, owners, reasons, releases, others, settings)
+    bids = np.full(len(columns.ids), np.nan) if columns.bids is None else columns.bids.copy()
+    invalid = [
+        _mark_unservable(owner, owners, rows, reasons, bids, loaded, excluded_advertisers, settings)
         for owner, loaded in enumerate(releases)
     ]
+    if any(invalid):
+        _mark_invalid_bids(bids, reasons, settings)
+    pools = [_pool(columns, loaded, owner, owners, reasons, rows, bids) for owner, loaded in enumerate(releases)]
     return Resolved(pools=_fill_bids(pools, reasons, settings), reasons=reasons)
 
 
@@ -130,17 +133,6 @@ def retrieve(
     return Resolved(pools=_fill_bids(pools, np.zeros(start, np.int8), settings), reasons=np.zeros(0, np.int8))
 
 
-def _are_distinct(ids: list[str], owners: np.ndarray, rows: np.ndarray) -> bool:
-    """Whether no id stands twice: a known one has a row of its own, which is quicker to compare."""
-    unknown = np.flatnonzero(owners < 0).tolist()
-    if len({ids[place] for place in unknown}) < len(unknown):
-        return False
-    places = (owners.astype(np.int64) << 32) | rows
-    places.sort()
-    known = places[len(unknown) :]  # the unknown ones are negative
-    return not (known[1:] == known[:-1]).any()
-
-
 def _mark_duplicates(ids: list[str], reasons: np.ndarray, settings: Settings) -> None:
     seen: set[str] = set()
     for position, ad_id in enumerate(ids):
@@ -151,26 +143,26 @@ def _mark_duplicates(ids: list[str], reasons: np.ndarray, settings: Settings) ->
         seen.add(ad_id)
 
 
-def _find(ids: list[str], releases: Sequence[LoadedRelease]) -> tuple[np.ndarray, np.ndarray]:
-    """The release that holds each id, -1 for none, and its row there."""
-    owners, rows = np.full(len(ids), -1, np.int16), np.full(len(ids), -1, np.int32)
-    for owner, loaded in enumerate(releases):
+def _find(columns: CandidateColumns, releases: Sequence[LoadedRelease]) -> tuple[np.ndarray, np.ndarray]:
+    """The release that holds each id, int16 [C], -1 for none, and its row there, int32 [C]."""
+    rows = releases[0].live.lookup(columns.ids, columns.keys)
+    owners = (rows >> 31).astype(np.int16)  # the sign: 0, or -1 where it is unknown
+    for owner, loaded in enumerate(releases[1:], 1):
         open_places = np.flatnonzero(owners < 0)
-        found = _lookup(ids, open_places, loaded)
+        found = _lookup(columns, open_places, loaded)
         places = open_places[found >= 0]
         owners[places], rows[places] = owner, found[found >= 0]
     return owners, rows
 
 
-def _lookup(ids: list[str], places: np.ndarray, loaded: LoadedRelease) -> np.ndarray:
+def _lookup(columns: CandidateColumns, places: np.ndarray, loaded: LoadedRelease) -> np.ndarray:
     if len(places) == 0:
         return np.zeros(0, np.int32)
-    wanted = ids if len(places) == len(ids) else [ids[place] for place in places]
-    return loaded.live.lookup(wanted)
+    return loaded.live.lookup([columns.ids[place] for place in places.tolist()], columns.keys.take(places))
 
 
 def _mark_unknown(
-    ids: list[str],
+    columns: CandidateColumns,
     owners: np.ndarray,
     reasons: np.ndarray,
     releases: Sequence[LoadedRelease],
@@ -178,9 +170,10 @@ def _mark_unknown(
     settings: Settings,
 ) -> None:
     """Mark ids that no release of the request holds; where a policy scores them they join its only pool."""
-    unknown = np.flatnonzero((owners < 0) & (reasons == Reason.KEPT))
+    unknown = np.flatnonzero(owners < 0)
+    unknown = unknown[reasons[unknown] == _KEPT]
     for loaded in others:
-        elsewhere = _lookup(ids, unknown, loaded) >= 0
+        elsewhere = _lookup(columns, unknown, loaded) >= 0
         reasons[unknown[elsewhere]] = Reason.SCENARIO
         unknown = unknown[~elsewhere]
     if settings.unknown_ads == "score" and len(releases) == 1:
@@ -190,64 +183,102 @@ def _mark_unknown(
 
 
 def _mark_unservable(
-    reasons: np.ndarray,
-    mine: np.ndarray,
+    owner: int,
+    owners: np.ndarray,
     rows: np.ndarray,
+    reasons: np.ndarray,
+    bids: np.ndarray,
     loaded: LoadedRelease,
     excluded_advertisers: Sequence[str],
     settings: Settings,
-) -> None:
-    """Mark ads that must not be served now, and those of excluded advertisers."""
-    places = np.flatnonzero(mine & (rows >= 0) & (reasons == Reason.KEPT))
-    withdrawn = loaded.live.withdrawn(rows[places])
-    if settings.inactive_ads == "drop":
-        withdrawn = ~loaded.live.servable(rows[places])
-    if withdrawn is not None:
-        reasons[places[withdrawn]] = Reason.INACTIVE
-        places = places[~withdrawn]
-    excluded = loaded.live.excluded(excluded_advertisers, rows[places])
-    if excluded is not None:
-        reasons[places[excluded]] = Reason.FILTERED
+) -> bool:
+    """Mark ads that must not be served now, and those of excluded advertisers; give ads without a bid the index's.
+
+    Returns:
+        Whether some bid that may still count is negative or infinite.
+    """
+    states, stopped = loaded.live.states(servable=settings.inactive_ads == "drop")
+    kernels = compiled.kernels()
+    sift = sifted if kernels is None else kernels.sift
+    kept, inactive = _KEPT, _INACTIVE
+    invalid = sift(owner, owners, rows, reasons, kept, inactive, states, stopped, loaded.live.all_bids, bids)
+    if excluded_advertisers:
+        places = np.flatnonzero((owners == owner) & (rows >= 0) & (reasons == _KEPT))
+        excluded = loaded.live.excluded(excluded_advertisers, rows[places])
+        if excluded is not None:
+            reasons[places[excluded]] = Reason.FILTERED
+    return bool(invalid)
 
 
-def _bids(
-    columns: CandidateColumns, owners: np.ndarray, rows: np.ndarray, releases: Sequence[LoadedRelease]
-) -> np.ndarray:
-    """Bids from the request, else from the index, else NaN. Float64 [C]."""
-    bids = np.full(len(columns.ids), np.nan) if columns.bids is None else columns.bids.copy()
-    for owner, loaded in enumerate(releases):
-        places = np.flatnonzero((owners == owner) & (rows >= 0) & np.isnan(bids))
-        bids[places] = loaded.live.bids(rows[places])
-    return bids
+def sifted(
+    owner: int,
+    owners: np.ndarray,
+    rows: np.ndarray,
+    reasons: np.ndarray,
+    kept: int,
+    stopped: int,
+    states: np.ndarray,
+    stopped_state: int,
+    own_bids: np.ndarray,
+    bids: np.ndarray,
+) -> bool:
+    """As ``contracts.kernels.sift``, in NumPy."""
+    mine = np.flatnonzero((owners == owner) & (rows >= 0))
+    if len(states):
+        reasons[mine[(reasons[mine] == kept) & (states[rows[mine]] == stopped_state)]] = stopped
+    without = mine[np.isnan(bids[mine])]
+    bids[without] = own_bids[rows[without]]
+    return bool(((reasons == kept) & ((bids < 0) | np.isinf(bids))).any())
 
 
 def _mark_invalid_bids(bids: np.ndarray, reasons: np.ndarray, settings: Settings) -> None:
-    invalid = np.flatnonzero(((bids < 0) | np.isinf(bids)) & (reasons == Reason.KEPT))
+    invalid = np.flatnonzero(((bids < 0) | np.isinf(bids)) & (reasons == _KEPT))
     if len(invalid) and settings.invalid_bids == "refuse":
         raise RequestError("expected a finite bid of at least 0", field=f"candidates.bids[{invalid[0]}]")
     reasons[invalid] = Reason.BID
 
 
 def _pool(
-    columns: CandidateColumns, loaded: LoadedRelease, places: np.ndarray, rows: np.ndarray, bids: np.ndarray
+    columns: CandidateColumns,
+    loaded: LoadedRelease,
+    owner: int,
+    owners: np.ndarray,
+    reasons: np.ndarray,
+    rows: np.ndarray,
+    bids: np.ndarray,
 ) -> Pool:
-    return Pool(
-        positions=places,
-        rows=rows[places],
-        bids=bids[places],
-        objectives=_objectives(columns.objectives, loaded, places, rows[places]),
-    )
+    count, kernels = len(rows), compiled.kernels()
+    room = np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count), np.empty(count, np.int64)
+    collect = collected if kernels is None else kernels.collect
+    given = owner, owners, reasons, _KEPT, rows, bids
+    count = collect(*given, loaded.live.all_objectives, loaded.index_objectives, *room)
+    places, kept_rows, kept_bids, codes = (column[:count] for column in room)
+    objectives = codes if columns.objectives is None else _objectives(columns.objectives, loaded, places, codes)
+    return Pool(positions=places, rows=kept_rows, bids=kept_bids, objectives=objectives)
 
 
-def _objectives(
-    names: list[str | None] | None, loaded: LoadedRelease, places: np.ndarray, rows: np.ndarray
-) -> np.ndarray:
-    """Codes from the request, else from the index, else the default. [P]"""
-    stored = np.where(rows >= 0, loaded.live.objectives(rows), -1)
-    codes = loaded.index_objectives[stored]
-    if names is None:
-        return codes
-    wanted = [names[place] for place in places]
+def collected(
+    owner: int,
+    owners: np.ndarray,
+    reasons: np.ndarray,
+    kept: int,
+    rows: np.ndarray,
+    bids: np.ndarray,
+    own_codes: np.ndarray,
+    codes: np.ndarray,
+    *room: np.ndarray,
+) -> int:
+    """As ``contracts.kernels.collect``, in NumPy."""
+    places = np.flatnonzero((owners == owner) & (reasons == kept))
+    own = np.where(rows[places] >= 0, own_codes[rows[places]], -1)
+    for column, values in zip(room, (places, rows[places], bids[places], codes[own]), strict=True):
+        column[: len(places)] = values
+    return len(places)
+
+
+def _objectives(names: list[str | None], loaded: LoadedRelease, places: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Codes from the request, else those of the index or the default. [P]"""
+    wanted = [names[place] for place in places.tolist()]
     for name in set(wanted) - {None}:
         if name not in loaded.objectives.codes:
             position = places[wanted.index(name)]
@@ -262,10 +293,10 @@ def _objectives(
 
 def _fill_bids(pools: list[Pool], reasons: np.ndarray, settings: Settings) -> list[Pool]:
     """Settle what an ad without any bid counts as; all pools together, as they compete."""
-    bids = np.concatenate([pool.bids for pool in pools]) if pools else np.zeros(0)
-    present = bids[~np.isnan(bids)]
-    if len(present) == len(bids):
+    if not any(np.isnan(pool.bids).any() for pool in pools):
         return pools
+    bids = np.concatenate([pool.bids for pool in pools])
+    present = bids[~np.isnan(bids)]
     if len(present) == 0 or settings.missing_bids == "median":
         stand_in = 1.0 if len(present) == 0 else float(np.median(present))
         return [_replaced(pool, bids=np.where(np.isnan(pool.bids), stand_in, pool.bids)) for pool in pools]

@@ -12,7 +12,7 @@ import numpy as np
 from contracts.probability import sigmoid
 from service.candidates import Pool
 from service.releases import LoadedRelease
-from towers.serving import score
+from towers.serving import score, score_rows
 
 CHUNK = 2_048
 """Ads that are gathered and scored at once: what one step writes the next finds in the cache."""
@@ -113,9 +113,11 @@ def score_pool(
 def score_here(release: LoadedRelease, pool: Pool, query_embedding: np.ndarray) -> ScoredPool:
     """Score every ad of a pool against one query embedding [H, D+2] on this processor."""
     logits = np.empty((len(pool.rows), len(query_embedding)), np.float32)
-    for start in range(0, len(pool.rows), CHUNK):
-        pins = release.live.pins(pool.rows[start : start + CHUNK])
-        logits[start : start + CHUNK] = score(query_embedding, pins.vectors, pins.bias, pins.scales)
+    pins = release.live.own_pins(pool.rows)
+    if pins is None or not score_rows(query_embedding, pins.vectors, pins.bias, pool.rows, logits):
+        for start in range(0, len(pool.rows), CHUNK):
+            pins = release.live.pins(pool.rows[start : start + CHUNK])
+            logits[start : start + CHUNK] = score(query_embedding, pins.vectors, pins.bias, pins.scales)
     cold = pool.rows < 0
     if cold.any():
         pins = release.cold.pins

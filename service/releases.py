@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from contracts import compiled
 from contracts.bundle import PARITY_FILE, Bundle, open_bundle
 from contracts.encoding import Encoded
 from contracts.errors import ArtifactError, MismatchError
@@ -176,6 +177,7 @@ def load_release(
         ArtifactError: Something is truncated or altered, or the engine does not reproduce the trained model.
         MismatchError: Bundles and index do not belong together, or are not the versions that the release names.
     """
+    compiled.prepare()
     bundle = open_bundle(paths.two_tower, kind="two_tower")
     heavy_bundle = open_bundle(paths.heavy, kind="heavy") if paths.heavy is not None else None
     gpu = gpu or Gpu()

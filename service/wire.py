@@ -1,6 +1,7 @@
 """Bytes to requests and answers to bytes, as JSON or MessagePack; every fault names its field."""
 
 import re
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
@@ -9,6 +10,7 @@ import msgspec
 import numpy as np
 
 from contracts.errors import InputError, RequestError
+from indexing.id_keys import Keys, text_keys
 from service.api import BatchResponse, RankRequest, RankResponse
 from service.media import ENCODERS, JSON, MSGPACK
 
@@ -37,9 +39,14 @@ _FIELD_FAULT = re.compile(r"^Object (?P<fault>contains unknown|missing required)
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateColumns:
-    """Checked candidate columns, each as long as ``ids``. ``bids`` is float64 [C], NaN where the request has null."""
+    """Checked candidate columns, each as long as ``ids``.
+
+    ``keys`` are the ids, to be looked up in any number of indexes; ``bids`` is float64 [C], NaN where the request has
+    null.
+    """
 
     ids: list[str]
+    keys: Keys
     bids: np.ndarray | None = None
     objectives: list[str | None] | None = None
     pair: dict[str, list[Any]] = field(default_factory=dict)
@@ -87,13 +94,14 @@ def candidate_columns(candidates: list[str] | dict[str, Any], *, max_candidates:
     """
     if isinstance(candidates, list):
         _check_count(candidates, "candidates", max_candidates)
-        return CandidateColumns(ids=candidates)
+        return CandidateColumns(ids=candidates, keys=text_keys(candidates))
     columns = dict(candidates)
     ids = columns.pop("ids", None)
     if ids is None:
         raise RequestError("required when candidates are columns, got none", field="candidates.ids")
-    _check_column(ids, "candidates.ids", (str,), "a string")
+    _check_list(ids, "candidates.ids")
     _check_count(ids, "candidates.ids", max_candidates)
+    keys = _keys(ids)
     for name, column in columns.items():
         _check_list(column, f"candidates.{name}")
         if len(column) != len(ids):
@@ -103,24 +111,39 @@ def candidate_columns(candidates: list[str] | dict[str, Any], *, max_candidates:
     bids, objectives = columns.pop("bids", None), columns.pop("objectives", None)
     if objectives is not None:
         _check_column(objectives, "candidates.objectives", (str, type(None)), "a string or null")
-    return CandidateColumns(ids=ids, bids=_bids(bids), objectives=objectives, pair=columns)
+    return CandidateColumns(ids=ids, keys=keys, bids=_bids(bids), objectives=objectives, pair=columns)
+
+
+def _keys(ids: list[str]) -> Keys:
+    """Keys of the ids, in whose making it shows whether all are texts."""
+    try:
+        return text_keys(ids)
+    except TypeError:
+        _check_column(ids, "candidates.ids", (str,), "a string")
+        raise
 
 
 def _bids(bids: list[Any] | None) -> np.ndarray | None:
     """Float64 [C], NaN for null. A NaN that was sent becomes infinite, so that it is refused and not taken for null."""
     if bids is None:
         return None
-    _check_column(bids, "candidates.bids", (float, int, type(None)), "a number or null")
+    types = _check_column(bids, "candidates.bids", (float, int, type(None)), "a number or null")
     try:
-        values = np.array(bids, np.float64)
+        values = _floats(bids) if types == {float} else np.array(bids, np.float64)
     except OverflowError:
         values = np.array([_float(bid) for bid in bids], np.float64)
     sent = np.isnan(values)
     if sent.any():
+        values = values.copy()
         for position in np.flatnonzero(sent):
             if bids[position] is not None:
                 values[position] = np.inf
     return values
+
+
+def _floats(values: list[float]) -> np.ndarray:
+    """Float64 [C] of numbers that are all floats, in less than half the time of ``np.array``."""
+    return np.frombuffer(struct.pack(f"{len(values)}d", *values))
 
 
 def _float(bid: float | None) -> float | None:
@@ -140,11 +163,12 @@ def _check_list(column: object, field: str) -> None:
         raise RequestError(f"expected a list, got {_name(column)}", field=field)
 
 
-def _check_column(column: object, field: str, types: tuple[type, ...], expected: str) -> None:
-    if not isinstance(column, list):
-        raise RequestError(f"expected a list, got {_name(column)}", field=field)
-    if set(map(type, column)).issubset(types):
-        return
+def _check_column(column: Any, field: str, types: tuple[type, ...], expected: str) -> set[type]:
+    """The types of a column's values, all of them allowed."""
+    _check_list(column, field)
+    found = set(map(type, column))
+    if found.issubset(types):
+        return found
     position = next(position for position, value in enumerate(column) if type(value) not in types)
     raise RequestError(f"expected {expected}, got {_name(column[position])}", field=f"{field}[{position}]")
 

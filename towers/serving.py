@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from contracts import compiled
 from contracts.bundle import PARITY_FILE, Bundle
 from contracts.encoding import Encoded, Encoder
 from contracts.half import as_float
@@ -45,8 +46,8 @@ class TwoTowerServing:
         self.query_encoder = Encoder(schema, "query")
         self.query_rows = RowEncoder(self.query_encoder)
         self.ad_encoder = Encoder(schema, "ad")
-        self._query_lookup = TableLookup(self.query_encoder.layout, tables, pool_sequences=True)
-        self._ad_lookup = TableLookup(self.ad_encoder.layout, tables, pool_sequences=True)
+        self._query_lookup = TableLookup(self.query_encoder.layout, tables, pool_sequences=True, keep_events=False)
+        self._ad_lookup = TableLookup(self.ad_encoder.layout, tables, pool_sequences=True, keep_events=False)
         self._query_engine = query_engine
         self._pin_engine = pin_engine
         self.trials: tuple[Trial, ...] = ()
@@ -184,6 +185,9 @@ def score(
     """
     num_heads, width = query_embedding.shape
     head_dim = width - 2
+    logits: np.ndarray = np.empty((len(vectors), num_heads), np.float32)
+    if score_rows(query_embedding, vectors, bias, np.arange(len(vectors)), logits):
+        return logits
     # One matrix product for all heads: column h holds head h's vector and zeros elsewhere.
     blocks = np.zeros((num_heads, head_dim, num_heads), np.float32)
     heads = np.arange(num_heads)
@@ -194,6 +198,30 @@ def score(
     logits += bias * query_embedding[:, head_dim]
     logits += query_embedding[:, head_dim + 1]
     return logits
+
+
+def score_rows(
+    query_embedding: np.ndarray, vectors: np.ndarray, bias: np.ndarray, rows: np.ndarray, logits: np.ndarray
+) -> bool:
+    """As :func:`score` of rows of an index, without gathering them first, where a kernel can; the same bits.
+
+    Args:
+        query_embedding: [H, D+2].
+        vectors: All of the index, [A, H * D].
+        bias: [A, H], fp32.
+        rows: [C]; one below 0 gets no logits.
+        logits: float32 [C, H], written to.
+
+    Returns:
+        Whether it was done.
+    """
+    kernels = compiled.kernels()
+    arrays = (vectors, np.float16), (bias, np.float32), (query_embedding, np.float32)
+    if kernels is None or not all(array.dtype == dtype and array.flags.c_contiguous for array, dtype in arrays):
+        return False
+    bits, places = np.asarray(vectors).view(np.uint16), rows.astype(np.int32, copy=False)
+    kernels.score_half(bits, np.asarray(bias), places, query_embedding, logits)
+    return True
 
 
 def _embed(engine: Engine, lookup: TableLookup, rows: Encoded) -> np.ndarray:

@@ -125,13 +125,13 @@ def compiled(query: dict[str, Any]) -> Any:
     return ids.tolist(), floats.view(np.uint32).tolist(), row.missing, row.out_of_vocabulary
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(queries)
 def test_a_row_is_what_columns_of_one_row_are(query: dict[str, Any]) -> None:
     assert outcome(compiled, query) == outcome(plain, query)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(broken)
 def test_wrong_values_are_refused_in_the_same_words(query: dict[str, Any]) -> None:
     assert outcome(compiled, query) == outcome(plain, query)

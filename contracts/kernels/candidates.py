@@ -1,0 +1,91 @@
+"""Candidates of a request, column by column (``service.candidates``)."""
+
+import numpy as np
+from numba import types
+
+from contracts.kernels.build import compiled, read, write
+
+_SIFTED = (
+    *(types.int64, read(types.int16), read(types.int32), write(types.int8), types.int8, types.int8),
+    *(read(types.uint8), types.uint8, read(types.float32), write(types.float64)),
+)
+
+
+@compiled(types.boolean, *_SIFTED)
+def sift(
+    owner: int,
+    owners: np.ndarray,
+    rows: np.ndarray,
+    reasons: np.ndarray,
+    kept: int,
+    stopped: int,
+    states: np.ndarray,
+    stopped_state: int,
+    own_bids: np.ndarray,
+    bids: np.ndarray,
+) -> bool:
+    """Mark those of C candidates that an index has stopped, and give those without a bid the index's.
+
+    Args:
+        owner: Candidates of other owners are left as they are.
+        owners, rows: [C]; a row below 0 is of no ad of the index.
+        reasons: [C]; ``stopped`` is written where ``kept`` stood.
+        states, stopped_state: Rows of this state are stopped; no states at all where none is.
+        own_bids: Of the index's rows, NaN for none.
+        bids: [C], NaN for none; written to.
+
+    Returns:
+        Whether a kept candidate's bid is negative or infinite.
+    """
+    invalid = False
+    for place in range(len(rows)):
+        row = rows[place]
+        if owners[place] == owner and row >= 0:
+            if len(states) and reasons[place] == kept and states[row] == stopped_state:
+                reasons[place] = stopped
+            if np.isnan(bids[place]):
+                bids[place] = own_bids[row]
+        if reasons[place] == kept and (bids[place] < 0 or np.isinf(bids[place])):
+            invalid = True
+    return invalid
+
+
+_COLLECTED = (
+    *(types.int64, read(types.int16), read(types.int8), types.int8, read(types.int32), read(types.float64)),
+    *(read(types.int8), read(types.int64)),
+    *(write(types.int64), write(types.int32), write(types.float64), write(types.int64)),
+)
+
+
+@compiled(types.int64, *_COLLECTED)
+def collect(
+    owner: int,
+    owners: np.ndarray,
+    reasons: np.ndarray,
+    kept: int,
+    rows: np.ndarray,
+    bids: np.ndarray,
+    own_codes: np.ndarray,
+    codes: np.ndarray,
+    kept_places: np.ndarray,
+    kept_rows: np.ndarray,
+    kept_bids: np.ndarray,
+    kept_codes: np.ndarray,
+) -> int:
+    """Gather those of C candidates that an owner keeps; returns how many.
+
+    Args:
+        owner, owners, reasons, kept, rows, bids: As of :func:`sift`.
+        own_codes: Objectives of the index's rows, -1 for none.
+        codes: What each of them is called elsewhere; the last entry is for none.
+        kept_places, kept_rows, kept_bids, kept_codes: Room for C of each.
+    """
+    count = 0
+    for place in range(len(rows)):
+        if owners[place] == owner and reasons[place] == kept:
+            row = rows[place]
+            own = own_codes[row] if row >= 0 else np.int8(-1)
+            kept_places[count], kept_rows[count], kept_bids[count] = place, row, bids[place]
+            kept_codes[count] = codes[own] if own >= 0 else codes[len(codes) - 1]
+            count += 1
+    return count
