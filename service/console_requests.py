@@ -26,16 +26,18 @@ def saved_requests(snapshot: Snapshot) -> SavedRequests:
     return SavedRequests(requests=found)
 
 
-def saved_request(snapshot: Snapshot, scenario: str, number: int) -> bytes:
-    """One of them, as JSON; ``number`` counts from 1.
+def saved_request(snapshot: Snapshot, scenario: str, number: str) -> bytes:
+    """One of them, as JSON; ``number`` is decimal and counts from 1.
 
     Raises:
         HttpProblem: 404, there is none.
     """
     loaded = snapshot.releases.get(scenario)
-    if loaded is None or not 1 <= number <= len(loaded.warm_up_requests):
+    saved = loaded.warm_up_requests if loaded else ()
+    place = int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else 0
+    if not 1 <= place <= len(saved):
         raise HttpProblem(404, "http", f"scenario {scenario!r} has no saved request {number}")
-    return bytes(msgspec.json.format(loaded.warm_up_requests[number - 1], indent=1))
+    return bytes(msgspec.json.format(saved[place - 1], indent=1))
 
 
 def _told(scenario: str, number: int, request: RankRequest) -> SavedRequest:

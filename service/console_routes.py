@@ -61,7 +61,7 @@ def console_router(follower: Follower, settings: Settings, workers: Workers) -> 
         response_class=Response,
         openapi_extra=SECURITY,
     )
-    async def request_of_console(request: Request, scenario: str, number: int) -> Response:
+    async def request_of_console(request: Request, scenario: str, number: str) -> Response:
         require_console(request, settings)
         return Response(saved_request(follower.snapshot, scenario, number), media_type=JSON)
 

@@ -192,7 +192,15 @@ def test_saved_requests_are_listed_and_each_is_one_that_ranks(admin, snapshot):
         assert saved == json.loads(snapshot.releases[one["scenario"]].warm_up_requests[one["number"] - 1])
         assert one["candidates"] == len(saved["candidates"]["ids"])
         assert admin.post(RANK, json={"request": saved}).status_code == 200
-    for wrong in ("shopping/0", "shopping/4", "video/1", "shopping/-1", "..%2F/1"):
+    for wrong in (
+        "shopping/0",
+        "shopping/4",
+        "video/1",
+        "shopping/-1",
+        "shopping/x",
+        "..%2F/1",
+        "shopping/" + "9" * 5000,
+    ):
         assert admin.get(f"/admin/console/requests/{wrong}").status_code == 404
 
 
