@@ -18,6 +18,9 @@ RUN /opt/adsieve/bin/python -m pip install --quiet --no-deps . && /opt/adsieve/b
 
 FROM python:3.11-slim
 LABEL org.opencontainers.image.title="adsieve jobs" org.opencontainers.image.licenses="Apache-2.0"
+# Long trainings compile themselves. Debian removes old versions, so that none is pinned.
+# hadolint ignore=DL3008
+RUN apt-get update -qq && apt-get install -qq -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 RUN groupadd --gid 10001 adsieve \
     && useradd --uid 10001 --gid 10001 --no-log-init --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin adsieve \
     && install --directory --owner 10001 --group 10001 --mode 0750 /var/cache/adsieve /data
@@ -26,6 +29,7 @@ COPY --chmod=0755 deploy/nightly.sh /usr/local/bin/adsieve-nightly
 ENV PATH=/opt/adsieve/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     XDG_CACHE_HOME=/var/cache/adsieve \
+    TORCHINDUCTOR_CACHE_DIR=/var/cache/adsieve/inductor \
     MPLCONFIGDIR=/tmp/matplotlib \
     ADSIEVE_STORE=/data/store
 WORKDIR /data

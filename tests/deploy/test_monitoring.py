@@ -2,10 +2,14 @@
 
 import json
 import re
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import promql_parser as promql
 import pytest
 from starlette.testclient import TestClient
@@ -56,7 +60,7 @@ def labels(kinds) -> dict[str, set[str]]:
     return found
 
 
-def groups(deploy: Path, documents) -> list[dict]:
+def rules(deploy: Path, documents) -> list[dict]:
     return [rule for group in documents(deploy / "monitoring/rules.yaml")[0]["groups"] for rule in group["rules"]]
 
 
@@ -107,7 +111,7 @@ def parsed(text: str):
 
 def test_rules_and_dashboard_use_only_what_is_exported(deploy, documents, labels):
     known = {name: own | TARGET_LABELS for name, own in labels.items()} | {"up": TARGET_LABELS}
-    for rule in groups(deploy, documents):
+    for rule in rules(deploy, documents):
         result = labels_of(parsed(rule["expr"]), known)
         if "record" in rule:
             known[rule["record"]] = result
@@ -132,7 +136,7 @@ def test_what_is_not_exported_is_found(labels):
 
 
 def test_runbooks_are_sections_of_pages(deploy, repository, documents):
-    alerts = [rule for rule in groups(deploy, documents) if "alert" in rule]
+    alerts = [rule for rule in rules(deploy, documents) if "alert" in rule]
     assert len({rule["alert"] for rule in alerts}) == len(alerts) > 15
     for rule in alerts:
         assert rule["labels"]["severity"] in ("critical", "warning")
@@ -177,3 +181,92 @@ def test_promtool_agrees(deploy, installed, command):
     promtool, place = installed("promtool"), deploy / "monitoring"
     done = subprocess.run([promtool, *f"{command}.yaml".split()], cwd=place, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.apt
+def test_a_real_prometheus_answers_every_query(
+    deploy, documents, installed, settings, servers, example_query, tmp_path
+):
+    """Scrapes both roles live; what is asked of a metric that is there gives a result, and no rule fails."""
+    program, port = installed("prometheus"), free_port()
+    heavy_app = create_heavy_app(settings)
+    with servers.serving(heavy_app) as heavy:
+        app = create_app(settings.model_copy(update={"heavy_url": heavy}))
+        with servers.serving(app) as rank:
+            jobs = {"adsieve-rank": rank, "adsieve-heavy": heavy}
+            with prometheus(program, port, deploy / "monitoring/rules.yaml", jobs, tmp_path) as url:
+                servers.wait_until(lambda: httpx.get(f"{rank}/health/ready").status_code == 200)
+
+                def scraped() -> bool:
+                    body = {"scenario": "shopping", "query": example_query(1), "candidates": ["shopping-1", "nobody"]}
+                    assert httpx.post(f"{rank}/rank", json=body, timeout=30).status_code == 200
+                    return len(query(url, 'rate(adsieve_rank_requests_total{status="200"}[1m]) > 0')) > 0
+
+                servers.wait_until(scraped)
+                empty = []
+                for panel in dashboard(deploy)["panels"]:
+                    for target in panel.get("targets", ()):
+                        if not query(url, filled(target["expr"])):
+                            empty.append(panel["title"])
+                groups = httpx.get(f"{url}/api/v1/rules").json()["data"]["groups"]
+    assert set(empty) <= NOT_IN_A_QUIET_SERVICE
+    assert {(rule["name"], rule.get("lastError", "")) for group in groups for rule in group["rules"]} == {
+        (rule.get("alert") or rule["record"], "") for rule in rules(deploy, documents)
+    }
+
+
+NOT_IN_A_QUIET_SERVICE = {
+    *("5xx", "Degraded", "Problems by kind", "Light order, by reason", "Arms", "Shadows", "Time since the last update"),
+    *("Missing features", "Refused releases, failures to follow the store"),
+}
+
+
+def filled(expression: str) -> str:
+    """As Grafana fills in its variables."""
+    text = expression.replace("$__rate_interval", "1m").replace("$__range", "1m")
+    return text.replace("$job", ".*").replace("$scenario", ".*")
+
+
+def query(url: str, expression: str) -> list:
+    answer = httpx.get(f"{url}/api/v1/query", params={"query": expression}).json()
+    assert answer["status"] == "success", (expression, answer)
+    return answer["data"]["result"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def prometheus(program: str, port: int, rules_file: Path, jobs: dict[str, str], place: Path) -> Iterator[str]:
+    configuration = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(rules_file)],
+        "scrape_configs": [
+            {"job_name": job, "static_configs": [{"targets": [url.removeprefix("http://")]}]}
+            for job, url in jobs.items()
+        ],
+    }
+    (place / "prometheus.yaml").write_text(json.dumps(configuration))
+    options = [f"--config.file={place}/prometheus.yaml", f"--storage.tsdb.path={place}/data"]
+    command = [program, *options, f"--web.listen-address=127.0.0.1:{port}"]
+    with (place / "log").open("wb") as log, subprocess.Popen(command, stderr=log, stdout=log) as process:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            end = time.monotonic() + 60
+            while not is_ready(f"{url}/-/ready"):
+                assert process.poll() is None, (place / "log").read_text()
+                assert time.monotonic() < end
+                time.sleep(0.1)
+            yield url
+        finally:
+            process.kill()
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(url).status_code == 200
+    except httpx.TransportError:
+        return False
