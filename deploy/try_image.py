@@ -1,6 +1,7 @@
 """Runs a Dockerfile's own steps without Docker, then what it starts, under the limits of a hardened container.
 
     python deploy/try_image.py deploy/docker/service.Dockerfile [--store DIRECTORY] [--build-arg NAME=VALUE]
+    python deploy/try_image.py deploy/docker/jobs.Dockerfile --run "adsieve demo --preset tiny --out /data/demo"
 
 Each stage is a copy-on-write layer over this machine's own root (an overlay in a mount namespace of its own), so that
 this machine stands in for the base image: what is shown is that the steps work and that the service runs as the image's
@@ -23,7 +24,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from try_service import as_its_user, check_service
+from try_service import LOOPBACK_UP, as_its_user, check_service
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _INSIDE = "ADSIEVE_TRY_IMAGE_INSIDE"
@@ -200,7 +201,7 @@ def start(stage: Stage, store: Path | None) -> subprocess.Popen[bytes]:
         raise ValueError(f"{stage.root}: is writable, expected a read-only root")
     apart = ("unshare", "--net", "--pid", "--fork", "--kill-child", f"--mount-proc={stage.root}/proc")
     inside = as_its_user(stage, *stage.entrypoint, *stage.command)
-    return subprocess.Popen([*apart, "--", *inside])
+    return subprocess.Popen([*apart, "--", sys.executable, "-c", LOOPBACK_UP, *inside])
 
 
 def _run(*command: str, env: dict[str, str] | None = None) -> None:
@@ -213,6 +214,7 @@ def main() -> int:
     parser.add_argument("dockerfile", type=Path)
     parser.add_argument("--store", type=Path, help="releases for the service, which then has to rank")
     parser.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--run", metavar="COMMAND", help="run this instead of what the image starts, to its end")
     options = parser.parse_args()
     if _INSIDE not in os.environ:
         apart = ["unshare", "--mount", "--propagation", "private", "--"]
@@ -227,6 +229,8 @@ def main() -> int:
         _run("mount", "-t", "tmpfs", "-o", "size=8g", "tmpfs", directory)
         try:
             stage = build(options.dockerfile, space, dict(pair.split("=", 1) for pair in options.build_arg))
+            if options.run:
+                stage.entrypoint, stage.command, stage.health = [], shlex.split(options.run), []
             process = start(stage, options.store)
             number = int(signal.Signals[stage.stop_signal])
             return check_service(process, stage, number) if stage.health else process.wait()

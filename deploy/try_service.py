@@ -3,17 +3,17 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 _PATIENCE_S = 120
-_LOOPBACK_UP = """
-import fcntl, socket, struct
+LOOPBACK_UP = """
+import fcntl, os, socket, struct, sys
 with socket.socket() as any_socket:
     fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14s", b"lo", 0x49, b""))  # SIOCSIFFLAGS: up, loopback, running
+os.execvp(sys.argv[1], sys.argv[1:])
 """
 _ASK = """
 import sys, urllib.error, urllib.request
@@ -82,7 +82,6 @@ class _Inside:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         _until("the first process", lambda: bool(children.read_text().split()), process)
         self._pid, self._image = int(children.read_text().split()[0]), image
-        subprocess.run(["nsenter", "--net", "-t", str(self._pid), sys.executable, "-c", _LOOPBACK_UP], check=True)
 
     def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
         enter = ["nsenter", "--net", "--pid", "-t", str(self._pid)]

@@ -111,6 +111,16 @@ def test_a_stopped_pod_has_the_time_that_it_was_promised(manifests, deploy, docu
         assert pod["terminationGracePeriodSeconds"] > needed, name
 
 
+def test_threads_are_no_more_than_the_cores_asked_for(manifests):
+    """A pod without a limit of CPU may use every core of its node, and the service would take them for its own."""
+    for name, pod in service_pods(manifests).items():
+        container = pod["containers"][0]
+        workers = dict(zip(container["args"], container["args"][1:], strict=False)).get("--workers", "1")
+        variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+        cores = int(container["resources"]["requests"]["cpu"])
+        assert int(workers) * int(variables["ADSIEVE_ENGINE_THREADS"]) <= cores, name
+
+
 def test_probes_ask_routes_that_are_there(manifests):
     for name, pod in service_pods(manifests).items():
         container = pod["containers"][0]
