@@ -87,7 +87,7 @@ $(VENV)/.train: $(BIN)/python requirements/base.txt requirements/serve.txt requi
 	$(BIN)/python -c 'import torchrec' # a pair of torch and fbgemm that does not match fails here, not in a training run
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.train requirements/dev.txt requirements/ray.txt requirements/docs.txt requirements/axe.txt
+$(VENV)/.dev: $(VENV)/.train requirements/dev.txt requirements/ray.txt requirements/mlflow.txt requirements/docs.txt requirements/axe.txt
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -r requirements/dev.txt
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --no-deps -r requirements/axe.txt
 	touch $@

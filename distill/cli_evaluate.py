@@ -7,6 +7,7 @@ import typer
 
 from contracts.console import From, Json, Until, console, print_json, table
 from distill.cli_options import Threads
+from modeling.mlflow_run import Mlflow, Outcome, tracking
 
 if TYPE_CHECKING:
     from distill.compare import Comparison, SliceDifference
@@ -56,6 +57,7 @@ def evaluate(
         int, typer.Option(min=1, help="Least number of scored eligible ads of a request whose recall is measured.")
     ] = 1_000,
     threads: Threads = 2,
+    mlflow: Mlflow = None,
     json: Json = False,
 ) -> None:
     """Report students against the teacher: per slice, and what of the heavy ranker's best survives."""
@@ -63,22 +65,24 @@ def evaluate(
     from contracts.errors import InputError
     from contracts.records import LogPaths
     from distill.evaluate import evaluate_bundles
-    from distill.report import HTML_FILE, write_report
+    from distill.report import HTML_FILE, headline, write_report
 
     scored: list[Path | None] = [*candidates] if candidates else [None] * len(logs)
     if len(scored) != len(logs):
         raise InputError(f"--candidates: expected once for each of {len(logs)} logs, got {len(scored)}")
-    report = evaluate_bundles(
-        [open_bundle(path, kind="two_tower") for path in bundle],
-        [LogPaths.under(log, own) for log, own in zip(logs, scored, strict=True)],
-        start=start,
-        end=end,
-        columns=slices or (),
-        top_k=top_k,
-        pool_size=pool_size,
-        threads=threads,
-    )
-    write_report(report, out)
+    with tracking(mlflow, "distill evaluate", place=out) as track:
+        report = evaluate_bundles(
+            [open_bundle(path, kind="two_tower") for path in bundle],
+            [LogPaths.under(log, own) for log, own in zip(logs, scored, strict=True)],
+            start=start,
+            end=end,
+            columns=slices or (),
+            top_k=top_k,
+            pool_size=pool_size,
+            threads=threads,
+        )
+        write_report(report, out)
+        track(Outcome(metrics={one.bundle: headline(one) for one in report.evaluations}, logs=logs))
     if json:
         print_json(report)
         return

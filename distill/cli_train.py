@@ -8,9 +8,11 @@ import typer
 from contracts.console import From, Json, Until, completing, print_json
 from distill.cli_options import Candidates, Logs, scenario_names
 from distill.cli_warm import Store, WarmStartOption, serving_in, warm_choice
+from modeling.mlflow_run import Mlflow, Outcome, tracking
 
 if TYPE_CHECKING:
     from distill.config import DistillConfig
+    from distill.run import RunSummary
 
 PRESET_NAMES = ("standard", "shopping", "plain_mlp", "multi_domain")
 """For a shell, which does not wait for the presets to be imported."""
@@ -111,6 +113,7 @@ def train(
     ] = None,
     warm_start: WarmStartOption = None,
     store: Store = "store",
+    mlflow: Mlflow = None,
     json: Json = False,
 ) -> None:
     """Distil a student: the lowest KL to the teacher's scores on the latest requests wins.
@@ -150,17 +153,19 @@ def train(
         source, why = warm_choice(warm_start, out, scenarios, chosen, serving_in(context, store), store)
         if ranks.is_main:
             tell(why)
-        run = train_student(
-            fitted,
-            log,
-            out,
-            chosen,
-            scenario=scenarios[0] if len(scenarios) == 1 else scenarios,
-            start=start,
-            end=end,
-            ranks=ranks,
-            warm_start=source,
-        )
+        with tracking(mlflow if ranks.is_main else None, "distill train", place=out, params=chosen) as track:
+            run = train_student(
+                fitted,
+                log,
+                out,
+                chosen,
+                scenario=scenarios[0] if len(scenarios) == 1 else scenarios,
+                start=start,
+                end=end,
+                ranks=ranks,
+                warm_start=source,
+            )
+            track(_outcome_of(run.summary, logs))
     if not ranks.is_main:
         return
     if json:
@@ -170,6 +175,21 @@ def train(
     print(f"distilled {summary.scenario} from {summary.teacher_version} on {summary.pairs:,} pairs, run in {out}")
     for task, kl in summary.metrics.get("validation_kl", {}).items():
         print(f"  validation KL, {task}: {kl:.4g}")
+
+
+def _outcome_of(summary: "RunSummary", log: Path) -> Outcome:
+    """What a finished training tells MLflow."""
+    return Outcome(
+        metrics={**summary.metrics, "pairs": summary.pairs, "steps": summary.steps},
+        history=summary.history,
+        tags={
+            "schema_fingerprint": summary.schema_fingerprint,
+            "scenario": summary.scenario,
+            "teacher_version": summary.teacher_version,
+        },
+        logs=[log],
+        watermark=summary.watermark,
+    )
 
 
 def choose_config(

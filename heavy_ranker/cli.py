@@ -16,10 +16,11 @@ from heavy_ranker.cli_incremental import (
     run_series,
     warm_config,
 )
-from heavy_ranker.cli_metrics import print_metrics
+from heavy_ranker.cli_metrics import outcome_of, print_metrics
 from heavy_ranker.cli_options import Log, RunOption, chosen_run
 from heavy_ranker.cli_scale import scale
 from heavy_ranker.cli_score import score
+from modeling.mlflow_run import Mlflow, Outcome, tracking
 
 if TYPE_CHECKING:
     from heavy_ranker.config import HeavyConfig
@@ -86,6 +87,7 @@ def train(
     series: SeriesOption = None,
     first_days: FirstDays = 1,
     fold_by: FoldBy = "request_id",
+    mlflow: Mlflow = None,
     json: Json = False,
 ) -> None:
     """Train on what was shown: clicks, and whatever the schema chains after them.
@@ -116,12 +118,15 @@ def train(
         if warm_start is not None:
             raise typer.BadParameter("a series begins with fresh weights", param_hint="--warm-start")
         choice = SeriesChoice.parse(series, first_days=first_days, fold_by=fold_by)
-        return run_series(choice, log, schema, out, choose_config(preset, config, given), start, end, json=json)
+        chosen = choose_config(preset, config, given)
+        return run_series(choice, log, schema, out, chosen, start, end, mlflow=mlflow, json=json)
     with join_ranks() as ranks:
         source = None if warm_start is None else open_source(chosen_run(warm_start))
         chosen = choose_config(preset, config, given, base=None if source is None else warm_config(source))
         log_paths, fitted = LogPaths.under(log), load_schema(schema, fitted=True)
-        run = train_heavy(fitted, log_paths, out, chosen, start=start, end=end, ranks=ranks, warm_start=source)
+        with tracking(mlflow if ranks.is_main else None, "heavy train", place=out, params=chosen) as track:
+            run = train_heavy(fitted, log_paths, out, chosen, start=start, end=end, ranks=ranks, warm_start=source)
+            track(outcome_of(run.summary, log))
     if not ranks.is_main:
         return
     result = {
@@ -149,6 +154,7 @@ def evaluate(
     start: From = None,
     end: Until = None,
     out: Annotated[Path | None, typer.Option(help="Also write the result to this JSON file.")] = None,
+    mlflow: Mlflow = None,
     json: Json = False,
 ) -> None:
     """Judge a run on the shown ads of a time window: log loss, normalised entropy, AUC, calibration, by scenario."""
@@ -159,7 +165,9 @@ def evaluate(
     from heavy_ranker.run import load_run
 
     judged = chosen_run(run)
-    result = {"run": str(judged)} | evaluate_run(load_run(judged), LogPaths.under(log), start=start, end=end)
+    with tracking(mlflow, "heavy evaluate", place=judged) as track:
+        result = {"run": str(judged)} | evaluate_run(load_run(judged), LogPaths.under(log), start=start, end=end)
+        track(Outcome(metrics=result["slices"], logs=[log]))
     if out is not None:
         write_json(out, result)
     if json:

@@ -10,6 +10,7 @@ import typer
 
 from contracts.console import print_json
 from heavy_ranker.cli_metrics import number
+from modeling.mlflow_run import Outcome, tracking
 
 if TYPE_CHECKING:
     from heavy_ranker.config import HeavyConfig
@@ -88,6 +89,7 @@ def run_series(
     start: datetime | None,
     end: datetime | None,
     *,
+    mlflow: str | None,
     json: bool,
 ) -> None:
     """Train a series and print its members.
@@ -102,12 +104,14 @@ def run_series(
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise typer.BadParameter("a series is trained by one process, got several of torchrun", param_hint="--series")
     fitted, paths = load_schema(schema, fitted=True), LogPaths.under(log)
-    if series.kind == "daily":
-        manifest = train_daily(fitted, paths, out, config, first_days=series.first_days, start=start, end=end)
-    else:
-        manifest = train_folds(
-            fitted, paths, out, config, folds=series.folds, fold_by=series.fold_by, start=start, end=end
-        )
+    with tracking(mlflow, f"heavy train --series {series.kind}", place=out, params=config) as track:
+        if series.kind == "daily":
+            manifest = train_daily(fitted, paths, out, config, first_days=series.first_days, start=start, end=end)
+        else:
+            manifest = train_folds(
+                fitted, paths, out, config, folds=series.folds, fold_by=series.fold_by, start=start, end=end
+            )
+        track(Outcome(history=[one.metrics for one in manifest.members], tags={"series": manifest.version}, logs=[log]))
     if json:
         print_json(manifest)
     else:

@@ -1,7 +1,13 @@
 """Metrics of a heavy ranker as its commands print them; one that is undefined is a dash, with the reason."""
 
 import math
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modeling.mlflow_run import Outcome
+
+if TYPE_CHECKING:
+    from heavy_ranker.run import RunSummary
 
 _COLUMNS = {"log_loss": ("log loss", 9, 4), "normalised_entropy": ("NE", 7, 4), "auc": ("AUC", 7, 4)} | {
     "calibration": ("calib.", 7, 3)
@@ -31,6 +37,17 @@ def number(value: float | None, width: int, digits: int) -> str:
         (' 0.7500', '   -', '  -')
     """
     return f"{'-':>{width}}" if value is None or math.isnan(value) else f"{value:>{width}.{digits}f}"
+
+
+def outcome_of(summary: "RunSummary", log: Path) -> Outcome:
+    """What a finished training tells MLflow."""
+    return Outcome(
+        metrics={**summary.metrics, "impressions": summary.impressions, "parameters": summary.parameters},
+        history=summary.history,
+        tags={"schema_fingerprint": summary.schema_fingerprint},
+        logs=[log],
+        watermark=summary.watermark,
+    )
 
 
 def _why_undefined(found: dict[str, Any]) -> str:
