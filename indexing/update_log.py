@@ -13,7 +13,7 @@ everything was lost, has another id.
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from indexing.update_manifest import (
 )
 from indexing.update_reader import LogReader, seq_in
 from indexing.update_record import Update, check_update
-from indexing.update_segment import cut_seq, encode_batch
+from indexing.update_segment import cut_seq, encode_pieces
 
 log = logging.getLogger(__name__)
 
@@ -126,8 +126,8 @@ class UpdateLog:
             end = self._end_of(manifest)
             seq = self._last_given(manifest, end)
             self._note(manifest, seq + len(updates), end)
-            numbered = [with_fields(update, seq=seq + place) for place, update in enumerate(updates, 1)]
-            return self._append(manifest, numbered, end)
+            numbered = (with_fields(update, seq=seq + place) for place, update in enumerate(updates, 1))
+            return self._append(manifest, numbered, end, first=seq + 1, last=seq + len(updates))
 
     def repair(self) -> None:
         """Build a damaged manifest again, as the next append does; ArtifactError where that cannot be done."""
@@ -164,7 +164,9 @@ class UpdateLog:
             end = self._end_of(manifest)
             if floor > manifest.floor and end.seq < floor:
                 manifest = self.replace(manifest, manifest.segments, floor=floor)
-            return self._append(manifest, [update for update in updates if update.seq > end.seq], end)
+            new = [update for update in updates if update.seq > end.seq]
+            first, last = (new[0].seq, new[-1].seq) if new else (end.seq + 1, end.seq)
+            return self._append(manifest, new, end, first=first, last=last)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -197,16 +199,24 @@ class UpdateLog:
         fsync(self.directory)
         return segment
 
-    def write(self, segment: Segment, offset: int, data: bytes) -> None:
-        """Write at the end of a segment and flush it to disk; on an error nothing of it stays."""
+    def write(self, segment: Segment, offset: int, data: bytes) -> int:
+        """As :meth:`write_pieces`, all at once."""
+        return self.write_pieces(segment, offset, [data])
+
+    def write_pieces(self, segment: Segment, offset: int, pieces: Iterable[bytes]) -> int:
+        """Write at the end of a segment and flush it to disk; on an error nothing of it stays. Returns the end."""
         path = self.directory / segment.name
         handle = os.open(path, os.O_WRONLY)
         try:
-            _write_all(handle, offset, data)
+            return _write_all(handle, offset, pieces)
         except OSError as error:
             with suppress(OSError):
                 os.ftruncate(handle, offset)
             raise AdsieveError(f"{path}: cannot be written, no update was taken: {error.strerror}") from error
+        except BaseException:  # of who makes the pieces
+            with suppress(OSError):
+                os.ftruncate(handle, offset)
+            raise
         finally:
             os.close(handle)
 
@@ -214,23 +224,24 @@ class UpdateLog:
         empty = LogManifest(log=log_id, segments=[], floor=floor)
         return self.replace(empty, [self.new_segment(1)], floor=floor)  # what a compaction left stands below its floor
 
-    def _append(self, manifest: LogManifest, updates: Sequence[Update], end: Place) -> UpdatePosition:
-        if not updates:
+    def _append(
+        self, manifest: LogManifest, updates: Iterable[Update], end: Place, *, first: int, last: int
+    ) -> UpdatePosition:
+        """Append updates with the numbers ``first`` to ``last``, none where there are no such numbers."""
+        if last < first:
             return UpdatePosition(log=manifest.log, seq=end.seq)
         segment, offset = manifest.segments[-1], end.offset
         rest = self._reader.rest(end)
         if rest:
             path = self.directory / segment.name
             log.warning("%s: %d bytes of an unfinished append are passed over", path, len(rest))
-        if rest or offset >= SEGMENT_BYTES or updates[0].seq > end.seq + 1:
-            segment, offset = self.new_segment(updates[0].seq), 0
+        if rest or offset >= SEGMENT_BYTES or first > end.seq + 1:
+            segment, offset = self.new_segment(first), 0
             manifest = self.replace(manifest, [*manifest.segments, segment], floor=manifest.floor)
         elif offset and not self._ends_line(end):
             self.write(segment, offset, b"\n")
             offset += 1
-        data = encode_batch(updates)
-        self.write(segment, offset, data)
-        end = Place(segment.name, offset + len(data), updates[-1].seq)
+        end = Place(segment.name, self.write_pieces(segment, offset, encode_pieces(updates)), last)
         self._reader.found_end(manifest, end)
         with suppress(AdsieveError):  # it is found by reading then
             self._note(manifest, end.seq, end)
@@ -274,9 +285,11 @@ class UpdateLog:
             return self.replace(rebuilt, rebuilt.segments, floor=rebuilt.floor)
 
 
-def _write_all(handle: int, offset: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        written = os.pwrite(handle, rest, offset)
-        rest, offset = rest[written:], offset + written
+def _write_all(handle: int, offset: int, pieces: Iterable[bytes]) -> int:
+    for piece in pieces:
+        rest = memoryview(piece)
+        while rest:
+            written = os.pwrite(handle, rest, offset)
+            rest, offset = rest[written:], offset + written
     os.fsync(handle)
+    return offset

@@ -6,8 +6,9 @@ readers ignore it and the next writer goes on in another segment. A damaged line
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from zlib import crc32
 
 import msgspec
@@ -17,6 +18,7 @@ from indexing.update_record import Update, decode_update, encode_update
 _MORE, _LAST = b"+", b"."
 _CRC_DIGITS = 8
 _SEQ = re.compile(rb'"seq":([0-9]{1,18})\b')
+_PIECE = 4096
 _MAX_LOST = 1_000_000
 _JSON_AT = _CRC_DIGITS + 3  # after the checksum, a space, the flag and a space
 
@@ -40,11 +42,19 @@ class Scanned:
 
 def encode_batch(updates: Sequence[Update]) -> bytes:
     """The lines of one append."""
-    lines = []
-    for place, update in enumerate(updates, 1):
-        body = b"%s %s" % (_LAST if place == len(updates) else _MORE, encode_update(update))
-        lines.append(b"%08x %s\n" % (crc32(body), body))
-    return b"".join(lines)
+    return b"".join(encode_pieces(updates))
+
+
+def encode_pieces(updates: Iterable[Update]) -> Iterator[bytes]:
+    """The lines of one append, some thousands at once; of many updates that are made one by one little is in memory."""
+    following = iter(updates)
+    piece = list(islice(following, _PIECE))
+    while piece:
+        after = list(islice(following, _PIECE))
+        ends = [_MORE] * (len(piece) - 1) + [_MORE if after else _LAST]
+        bodies = (b"%s %s" % (end, encode_update(update)) for end, update in zip(ends, piece, strict=True))
+        yield b"".join(b"%08x %s\n" % (crc32(body), body) for body in bodies)
+        piece = after
 
 
 def scan(data: bytes, seq: int = 0) -> Scanned:

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import msgspec
 import pytest
@@ -313,7 +314,7 @@ def test_an_old_index_is_refused_by_policy_and_told_everywhere(settings, body):
 def test_a_clock_that_jumps_makes_no_index_older(snapshot, settings, monkeypatch, clock_h, age_h):
     """Opened when its catalogue was 4 hours old, an hour ago."""
     loaded = snapshot.releases["shopping"]
-    watermark = loaded.watermark.timestamp()
+    watermark = ages.catalogue_moment(loaded).timestamp()
     monkeypatch.setattr(ages.time, "monotonic", lambda: 1_000.0 + 3_600)
     monkeypatch.setattr(ages.time, "time", lambda: watermark + 3_600.0 * (5 + clock_h))
     opened = replace(loaded, opened_at=watermark + 4 * 3_600.0, opened_on=1_000.0)
@@ -323,6 +324,18 @@ def test_a_clock_that_jumps_makes_no_index_older(snapshot, settings, monkeypatch
     assert ages.is_old(opened, settings.model_copy(update={"max_index_age_h": age_h - 0.01}))
     before_it_was_set = replace(loaded, opened_at=0.0, opened_on=1_000.0)
     assert ages.index_age_s(before_it_was_set) == max(0, 3_600 * (5 + clock_h))
+
+
+def test_an_index_whose_watermark_lies_ahead_is_as_old_as_its_making(snapshot, settings, monkeypatch):
+    loaded = snapshot.releases["shopping"]
+    made = datetime.fromisoformat(loaded.index.manifest.created_at)
+    monkeypatch.setattr(ages.time, "time", lambda: made.timestamp() + 5 * 3_600.0)
+    opened = replace(loaded, opened_at=made.timestamp() + 5 * 3_600.0, opened_on=ages.time.monotonic())
+    opened.__dict__["watermark"] = made + timedelta(days=700)  # earlier versions took a row that lay ahead for it
+    assert ages.index_age_s(opened) == pytest.approx(5 * 3_600.0, abs=60)
+    (line,) = ages.age_warnings([opened], settings.model_copy(update={"max_index_age_h": 4.0}))
+    assert f"is of {made.isoformat()} (its making; its watermark, " in line
+    assert ages.age_warnings([opened], settings.model_copy(update={"max_index_age_h": 6.0})) == []
 
 
 def test_the_examples_of_the_document_are_requests_that_are_answered(settings):

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 
 from contracts.errors import AdsieveError, ArtifactError, InputError
 from contracts.release import UpdatePosition
-from indexing import update_log
+from indexing import update_log, update_segment
 from indexing.update_log import UpdateLog
 from indexing.update_record import Content, Update, decode_update, encode_update
-from indexing.update_segment import encode_batch, scan
+from indexing.update_segment import encode_batch, encode_pieces, scan
 
 
 def numbered(count: int, first: int = 0) -> list[Update]:
@@ -213,6 +213,27 @@ def test_a_damaged_manifest_is_an_error_until_the_next_append_builds_it_again(
     (log.directory / "given").unlink()
     with pytest.raises(ArtifactError, match=r"log\.json: not the manifest"):
         UpdateLog(log.directory).append(numbered(1))
+
+
+def test_pieces_of_an_append_are_one_batch(log: UpdateLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update_segment, "_PIECE", 3)
+    for count in range(1, 9):
+        updates = [replace(update, seq=place) for place, update in enumerate(numbered(count), 1)]
+        pieces = list(encode_pieces(iter(updates)))
+        assert len(pieces) == -(-count // 3)
+        whole = b"".join(pieces)
+        assert scan(whole).updates == updates
+        assert scan(whole[: -1 - len(pieces[-1].splitlines()[-1])]).updates == []  # without its last line
+    log.append(numbered(2))
+
+    def failing() -> Iterator[bytes]:
+        yield encode_batch(numbered(1))
+        raise RuntimeError("no more")
+
+    before = segments(log)[0].read_bytes()
+    with pytest.raises(RuntimeError, match="no more"):
+        log.write_pieces(log.manifest().segments[0], len(before), failing())  # type: ignore[union-attr]
+    assert segments(log)[0].read_bytes() == before
 
 
 def test_a_manifest_that_was_altered_is_an_error_though_a_log_could_have_it(log: UpdateLog) -> None:
