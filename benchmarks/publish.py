@@ -3,7 +3,8 @@
 The index has the blocks of a real one: 2 heads of 64 dimensions in fp16, biases, bids and the other columns, an id
 table, and a heavy ranker's 11 ids and 24 floats an ad; values are random. FAISS files, which a key for each ad would
 not carry, are left out. *Out* is from files that were verified and placed in the publisher's mirror to the moved
-pointer: lengths, checksums of every file, chunks, marks. *Back* is the new pointer in a host's mirror with all arrays
+pointer: lengths, chunks, marks; ``out, checksums again`` compares every checksum once more while the chunks are sent,
+as is done with files that were not verified just before. *Back* is the new pointer in a host's mirror with all arrays
 mapped: chunks, checksums, rename; flushing to disk follows and is given beside, as is verifying and placing before
 *out*.
 
@@ -36,7 +37,7 @@ from indexing.redis_connect import connect
 from indexing.redis_parts import Part
 from indexing.redis_pointers import PointerRecord, move, read_pointers, read_releases
 from indexing.redis_pull import pull, settle
-from indexing.redis_upload import ensure
+from indexing.redis_upload import are_links, ensure
 from indexing.store import DirectoryStore
 from indexing.store_files import Pointer
 
@@ -86,8 +87,11 @@ def measure(directory: Path, url: str, num_ads: int) -> dict[str, Any]:
         with timed("verify and place s"):
             verify_files(index, manifest_of(index).files)
             part = place(index, root / "publisher")
+        with timed("out, checksums again s"):
+            send(url, part, verified=False)
+        connect(url).client.flushall()
         with timed("snapshot: out s"):
-            send(url, part)
+            send(url, part, verified=are_links(part, index))
         with timed("snapshot: back s"):
             fetch(url, root / "host")
         with timed("flush to disk s"):
@@ -152,10 +156,10 @@ def place(index: Path, mirror: Path) -> Part:
     return Part(f"indexes/{index.name}", mirror / "indexes" / index.name)
 
 
-def send(url: str, part: Part) -> None:
+def send(url: str, part: Part, *, verified: bool) -> None:
     """Snapshot, then the pointer."""
     connection = connect(url)
-    ensure(connection, [part], lambda: None)
+    ensure(connection, [part], lambda: None, verified=[part.name] if verified else [])
     release = Release(release_id="r", scenario="shopping", two_tower="", index=part.path.name, created_at="")
     record = PointerRecord(pointer=Pointer(release="r"), token="t", serial=1)
     move(connection, "shopping", record, seen=None, releases=[release], parts=[part.name])

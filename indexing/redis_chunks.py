@@ -1,10 +1,11 @@
-"""Receives the chunks of a snapshot: Redis prepares the next ones meanwhile, and buffers are used again.
+"""Sends and receives the chunks of a snapshot, several under way at once, so that neither side waits for the other.
 
-redis-py collects an answer in buffers of its own, joins them into a new one, and asks for more when it is done with it.
-Here some chunks are always asked for ahead, and each is copied once, from the kernel to where it is written from.
+redis-py sends some commands and then waits for their answers; it collects an answer in buffers of its own, joins them
+into a new one, and asks for more when it is done with it. Here the next chunk is sent before the last one is answered,
+some chunks are always asked for ahead, and each is copied once, from the kernel to where it is written from.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 from indexing.redis_connect import Connection
@@ -13,12 +14,44 @@ from indexing.redis_parts import Chunk
 AHEAD = 3
 """Chunks that are asked for before they can be received."""
 
-BUFFERS = 4
+BUFFERS = 6
 """One that is received into, the others may be read."""
+
+UNANSWERED = 2
+"""Commands that are sent before the answer of the first one is awaited."""
 
 
 class WrongLengthError(Exception):
     """A chunk is missing, or longer or shorter than its mark says."""
+
+
+def send(connection: Connection, commands: Iterable[tuple[Any, ...]], between: Callable[[], None]) -> None:
+    """Send commands, in order, on a connection of their own.
+
+    Args:
+        between: Called after each of them.
+
+    Raises:
+        redis.RedisError: Redis failed, or refuses one; what was sent behind it may be in effect or not.
+    """
+    pool = connection.client.connection_pool
+    channel = pool.get_connection()
+    unanswered = 0
+    try:
+        for command in commands:
+            channel.send_packed_command(channel.pack_command(*command), check_health=False)
+            unanswered += 1
+            if unanswered > UNANSWERED:
+                channel.read_response()
+                unanswered -= 1
+            between()
+        while unanswered:
+            channel.read_response()
+            unanswered -= 1
+    finally:
+        if unanswered:  # answers are still under way
+            channel.disconnect()
+        pool.release(channel)
 
 
 def received(connection: Connection, chunks: Sequence[Chunk]) -> Generator[tuple[Chunk, memoryview]]:

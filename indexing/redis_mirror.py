@@ -126,7 +126,7 @@ class RedisMirror:
         self.directory.prune(max((len(pointer.names) for pointer in pointers if pointer is not None), default=1))
 
     def between(self) -> None:
-        """Between two pipelines of a long transfer: updates do not wait for it."""
+        """Between two chunks of a long transfer: updates do not wait for it."""
         if time.monotonic() - self._followed_at > FOLLOW_EVERY_S:
             self._stream.follow()
             self._followed_at = time.monotonic()

@@ -12,7 +12,7 @@ damaged leaves a complaint, and the next publisher that has the part uploads it 
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +25,10 @@ from indexing.redis_connect import PREFIX, Connection
 from indexing.store_files import BUNDLES, INDEXES
 
 CHUNK_BYTES = 4 << 20
-PIPELINE_BYTES = 2 * CHUNK_BYTES
 MARKS, UPLOADS, COMPLAINTS, LEASES = (f"{PREFIX}{name}" for name in ("mark:", "uploads", "complaints", "lease:"))
 
 Between = Callable[[], None]
-"""Called between two pipelines of a long transfer."""
+"""Called between two chunks of a long transfer."""
 
 
 class PartFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,18 +113,6 @@ def part_names(release: Release) -> list[str]:
 def parts_of(root: Path, release: Release) -> list[Part]:
     """The parts of a release, in the store at ``root`` or to be brought there."""
     return [Part(name, root / name) for name in part_names(release)]
-
-
-def pipelines(chunks: list[Chunk]) -> Iterator[list[Chunk]]:
-    """Divide chunks so that what is under way at once stays small."""
-    batch: list[Chunk] = []
-    for chunk in chunks:
-        if batch and (sum(one.bytes for one in batch) + chunk.bytes > PIPELINE_BYTES or len(batch) == 64):
-            yield batch
-            batch = []
-        batch.append(chunk)
-    if batch:
-        yield batch
 
 
 def read_mark(connection: Connection, part: str) -> Mark | None:

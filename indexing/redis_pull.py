@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
@@ -128,30 +128,36 @@ def _mark(connection: Connection, part: Part) -> Mark:
 
 
 def _fetch(connection: Connection, part: Part, mark: Mark, aside: Path, between: Between) -> None:
-    """Write the files, and compare the checksum of each while the next chunks come."""
+    """Write the files and compare the checksum of each, two threads beside this one, while the next chunks come."""
     hashes = [hashlib.sha256() for _ in mark.files]
-    with _created(mark, aside) as files, ThreadPoolExecutor(1) as pool, connection.naming(f"fetching {part.name}"):
-        writing: deque[Future[None]] = deque()
+    with (
+        _created(mark, aside) as files,
+        ThreadPoolExecutor(1) as writer,
+        ThreadPoolExecutor(1) as summer,
+        connection.naming(f"fetching {part.name}"),
+    ):
+        in_work: deque[tuple[Future[int], Future[None]]] = deque()
         try:
             with closing(received(connection, mark.chunks(part.name))) as chunks:
                 for chunk, content in chunks:
-                    writing.append(pool.submit(_write, files[chunk.file], hashes[chunk.file], content))
-                    if len(writing) == BUFFERS:
-                        writing.popleft().result()
+                    written = writer.submit(files[chunk.file].write, content)
+                    in_work.append((written, summer.submit(hashes[chunk.file].update, content)))
+                    if len(in_work) == BUFFERS:
+                        _wait(in_work.popleft())
                     between()
         except WrongLengthError as error:
             raise _damaged(connection, part, mark, str(error)) from error
-        for one in writing:
-            one.result()
+        for one in in_work:
+            _wait(one)
     for file, sha256 in zip(mark.files, (one.hexdigest() for one in hashes), strict=True):
         if sha256 != file.sha256:
             what = f"{file.name}: wrong checksum, sha256 {sha256}, expected {file.sha256}"
             raise _damaged(connection, part, mark, what)
 
 
-def _write(file: BinaryIO, sha256: Any, content: memoryview) -> None:
-    file.write(content)
-    sha256.update(content)
+def _wait(in_work: tuple[Future[int], Future[None]]) -> None:
+    for one in in_work:
+        one.result()
 
 
 @contextmanager

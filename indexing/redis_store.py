@@ -36,7 +36,7 @@ from indexing.redis_prune import prune_redis
 from indexing.redis_pull import DamagedPartError, doubt, settle
 from indexing.redis_rebuild import loss, lost_pointers, rebuild
 from indexing.redis_updates import GRACE_S, UpdateStream
-from indexing.redis_upload import ensure, sweep
+from indexing.redis_upload import are_links, ensure, sweep
 from indexing.store import DirectoryStore
 from indexing.store_files import BUNDLES, INDEXES, Pointer, ReleasePaths, verified_parts
 from indexing.store_recovery import is_whole, readable_releases, usable_pointer
@@ -135,7 +135,8 @@ class RedisStore:
             self._stream.follow()
             if self._offered_parts_are_needed():
                 self._place(two_tower, heavy, index)
-            release = self._change(change)
+            given = [path for path in (two_tower, heavy, index) if path is not None]
+            release = self._change(change, given=given)
             try:
                 self._repair()
                 sweep(self._connection)
@@ -196,8 +197,12 @@ class RedisStore:
             self._stream.follow()
             return self._change(change, history=True)
 
-    def _change(self, change: Callable[[DirectoryStore], T], *, history: bool = False) -> T:
-        """Bring the mirror up to date and change both, again where somebody else was faster."""
+    def _change(self, change: Callable[[DirectoryStore], T], *, history: bool = False, given: Sequence[Path] = ()) -> T:
+        """Bring the mirror up to date and change both, again where somebody else was faster.
+
+        Args:
+            given: What the change verifies, every byte, before it moves a pointer.
+        """
         for _ in range(TRIES):
             seen = self._with_lost(read_pointers(self._connection))
             _, failures = self._incoming.follow(seen, history=history)
@@ -205,7 +210,7 @@ class RedisStore:
                 log.error("left out: %s", failure)
             moved: dict[str, PointerRecord] = {}
             try:
-                result = change(DirectoryStore(self.root, before_move=self._mover(seen, moved)))
+                result = change(DirectoryStore(self.root, before_move=self._mover(seen, moved, given)))
             except MovedError as error:
                 log.info("%s; once more", error)
                 continue
@@ -223,22 +228,25 @@ class RedisStore:
                 log.error("%s; rebuilt from the records of its releases: %s", loss(self._connection, scenario), names)
         return read_pointers(self._connection) if lost else seen
 
-    def _mover(self, seen: Seen, moved: dict[str, PointerRecord]) -> Callable[[str, Pointer], None]:
+    def _mover(
+        self, seen: Seen, moved: dict[str, PointerRecord], given: Sequence[Path]
+    ) -> Callable[[str, Pointer], None]:
         followed = read_followed(self.root)
 
         def before_move(scenario: str, pointer: Pointer) -> None:
             record = next_record(pointer, seen.records.get(scenario), followed.get(scenario))
-            self._move(scenario, record, seen.raw.get(scenario))
+            self._move(scenario, record, seen.raw.get(scenario), given)
             moved[scenario] = record
 
         return before_move
 
-    def _move(self, scenario: str, record: PointerRecord, seen: bytes | None) -> None:
+    def _move(self, scenario: str, record: PointerRecord, seen: bytes | None, given: Sequence[Path] = ()) -> None:
         """Upload what the pointer needs, as far as it is here, and move it in Redis."""
         known = readable_releases(self.root, scenario)
         releases = [known[name] for name in record.pointer.kept if name in known]
         needed = parts_of(self.root, known[record.pointer.release])
-        ensure(self._connection, needed, self._incoming.between)
+        verified = [part.name for part in needed if any(are_links(part, Path(source)) for source in given)]
+        ensure(self._connection, needed, self._incoming.between, verified=verified)
         self._ensure_earlier([part for release in releases for part in parts_of(self.root, release)])
         names = [part.name for part in needed]
         move(self._connection, scenario, record, seen=seen, releases=releases, parts=names)

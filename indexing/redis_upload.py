@@ -2,16 +2,19 @@
 
 import hashlib
 import mmap
+import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from contracts.artifact import MANIFEST, READY, FileEntry, file_sha256
 from contracts.errors import ArtifactError
+from indexing.redis_chunks import send
 from indexing.redis_connect import Connection, RedisError
 from indexing.redis_parts import (
     CHUNK_BYTES,
@@ -26,10 +29,10 @@ from indexing.redis_parts import (
     PartFile,
     Upload,
     parse_mark,
-    pipelines,
 )
 
-LEASE_S = 120
+LEASE_S, LEASE_BYTES = 120, 16 << 20
+"""How long an upload counts as alive, and after how many bytes that is said again."""
 
 # KEYS: mark, complaints, chunks; ARGV: part, old mark or '', new mark, lengths of the chunks
 _COMPLETE = """
@@ -53,10 +56,16 @@ return 1
 """
 
 
-def ensure(connection: Connection, parts: Sequence[Part], between: Between) -> list[str]:
+def ensure(
+    connection: Connection, parts: Sequence[Part], between: Between, *, verified: Collection[str] = ()
+) -> list[str]:
     """Upload what of ``parts`` Redis does not hold whole.
 
     What it holds is judged by marks, lengths of chunks and complaints of hosts, which costs next to nothing.
+
+    Args:
+        verified: Names of parts whose bytes were compared with their checksums just now. Those of others are compared
+            while they are sent.
 
     Returns:
         Names of the parts that were uploaded.
@@ -71,7 +80,7 @@ def ensure(connection: Connection, parts: Sequence[Part], between: Between) -> l
     uploaded = []
     for part, mark, complaint in zip(parts, marks, complaints, strict=True):
         if mark is None or not _is_sound(connection, part, mark, complaint):
-            _upload(connection, part, mark or b"", between)
+            _upload(connection, part, mark or b"", between, is_verified=part.name in verified)
             uploaded.append(part.name)
     return uploaded
 
@@ -105,7 +114,7 @@ def _is_sound(connection: Connection, part: Part, data: bytes, complaint: bytes 
         return pipeline.execute() == [chunk.bytes for chunk in chunks]
 
 
-def _upload(connection: Connection, part: Part, old: bytes, between: Between) -> None:
+def _upload(connection: Connection, part: Part, old: bytes, between: Between, *, is_verified: bool) -> None:
     upload_id, files = secrets.token_hex(12), _files(part.path)
     mark = Mark(upload=upload_id, chunk_bytes=CHUNK_BYTES, files=files).sealed()
     chunks = mark.chunks(part.name)
@@ -113,10 +122,8 @@ def _upload(connection: Connection, part: Part, old: bytes, between: Between) ->
     with connection.naming(f"uploading {part.name}"):
         connection.client.set(f"{LEASES}{upload_id}", part.name, ex=LEASE_S)
         connection.client.hset(UPLOADS, upload_id, msgspec.json.encode(upload))
-        with _open_files(part.path, files) as contents:
-            for batch in pipelines(chunks):
-                _send(connection, upload_id, batch, contents)
-                between()
+        with _open_files(part.path, files, is_verified=is_verified) as contents:
+            send(connection, _commands(upload_id, chunks, contents), between)
         keys = [f"{MARKS}{part.name}", COMPLAINTS, *(chunk.key for chunk in chunks)]
         sizes = [chunk.bytes for chunk in chunks]
         script = connection.client.register_script(_COMPLETE)
@@ -130,12 +137,15 @@ def _upload(connection: Connection, part: Part, old: bytes, between: Between) ->
         )
 
 
-def _send(connection: Connection, upload_id: str, batch: list[Chunk], contents: list[memoryview]) -> None:
-    pipeline = connection.client.pipeline(transaction=False)
-    for chunk in batch:
-        pipeline.set(chunk.key, contents[chunk.file][chunk.start : chunk.start + chunk.bytes])
-    pipeline.expire(f"{LEASES}{upload_id}", LEASE_S)
-    pipeline.execute()
+def _commands(upload_id: str, chunks: Sequence[Chunk], contents: Sequence[memoryview]) -> Iterator[tuple[Any, ...]]:
+    """SET of each chunk; the lease is renewed every few of them."""
+    sent = 0
+    for chunk in chunks:
+        yield "SET", chunk.key, contents[chunk.file][chunk.start : chunk.start + chunk.bytes]
+        sent += chunk.bytes
+        if sent > LEASE_BYTES:
+            yield "EXPIRE", f"{LEASES}{upload_id}", LEASE_S
+            sent = 0
 
 
 def _files(directory: Path) -> list[PartFile]:
@@ -155,17 +165,26 @@ class _Files(msgspec.Struct):
 
 
 @contextmanager
-def _open_files(directory: Path, files: list[PartFile]) -> Iterator[list[memoryview]]:
-    """Map files; their checksums are computed beside the block, which fails where one is wrong."""
+def _open_files(directory: Path, files: list[PartFile], *, is_verified: bool) -> Iterator[list[memoryview]]:
+    """Map files; unless they are verified, checksums are computed beside the block, which fails where one is wrong."""
     with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
         contents = [_map(directory / file.name, file, stack) for file in files]
-        sums: list[Future[str]] = [pool.submit(_sha256, content) for content in contents]
+        unchecked = [] if is_verified else list(zip(files, contents, strict=True))
+        sums: list[Future[str]] = [pool.submit(_sha256, content) for _, content in unchecked]
         yield contents
-        for file, found in zip(files, sums, strict=True):
+        for (file, _), found in zip(unchecked, sums, strict=True):
             if found.result() != file.sha256:
                 raise ArtifactError(f"{directory / file.name}: wrong checksum, publish the original again")
         for content in contents:
             content.release()
+
+
+def are_links(part: Part, source: Path) -> bool:
+    """Whether the files of a part are those of ``source``, not copies: what was verified of the one holds for both."""
+    try:
+        return all(os.path.samefile(part.path / file.name, source / file.name) for file in _files(part.path))
+    except (OSError, ArtifactError):
+        return False
 
 
 def _map(path: Path, file: PartFile, stack: ExitStack) -> memoryview:
