@@ -219,6 +219,7 @@ class _Job:
     def _save(self, blocks: BlockWriter, done: Progress) -> None:
         blocks.sync()
         write_checkpoint(self.work, done)
+        give_back_freed_memory()  # what is free in pieces between what is in use, or a longer build would hold more
 
     def finish(self, blocks: BlockWriter, done: Progress) -> IndexManifest:
         """Complete the files, the tables of ids beside what finds ads; the manifest comes last."""
