@@ -16,10 +16,17 @@ export class Problem extends Error {
 
 /* Call a path relative to the page; a 401 is also told to the window as `refused`. */
 export async function ask(path, { body, text = false } = {}) {
-  const headers = {}, secret = token();
+  const headers = {},
+    secret = token();
   if (secret) headers.Authorization = "Bearer " + String.fromCharCode(...new TextEncoder().encode(secret));
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  const options = { method: body === undefined ? "GET" : "POST", headers, body, cache: "no-store", credentials: "omit" };
+  const options = {
+    method: body === undefined ? "GET" : "POST",
+    headers,
+    body,
+    cache: "no-store",
+    credentials: "omit",
+  };
   let answer;
   try {
     answer = await fetch(path, options);

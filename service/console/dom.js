@@ -26,7 +26,13 @@ export const part = id => document.getElementById(id);
 /* A figure with its name, and what is under it: texts or nodes. */
 export function tile(name, value, ...under) {
   const long = String(value).length > 14 ? " long" : "";
-  return element("div", { class: "tile" + long }, element("span", {}, name), element("b", {}, value), ...under.map(one => typeof one === "string" ? element("span", {}, one) : one));
+  return element(
+    "div",
+    { class: "tile" + long },
+    element("span", {}, name),
+    element("b", {}, value),
+    ...under.map(one => (typeof one === "string" ? element("span", {}, one) : one)),
+  );
 }
 
 export function button(text, press, attributes = {}) {

@@ -9,7 +9,8 @@ import { releasesPanel } from "./releases.js";
 
 const PANELS = { releases: releasesPanel, live: livePanel, playground: playgroundPanel, compare: comparePanel };
 const begun = {};
-let shown = null, signedIn = false;
+let shown = null,
+  signedIn = false;
 
 /* Show the panel that the address names. A panel is made when it is first shown. */
 function route() {
@@ -84,7 +85,10 @@ part("sign-in-form").addEventListener("submit", event => {
   tryToEnter();
 });
 part("sign-out").addEventListener("click", () => leave(""));
-document.querySelector(".skip").addEventListener("click", event => { event.preventDefault(); part("main").focus(); });
+document.querySelector(".skip").addEventListener("click", event => {
+  event.preventDefault();
+  part("main").focus();
+});
 window.addEventListener("refused", event => leave(why(event.detail)));
 window.addEventListener("hashchange", route);
 tryToEnter();

@@ -7,13 +7,30 @@ import { count } from "./format.js";
 /* Fields for a request; `changed` is called with its scenario, null where the text is no request. */
 export function requestPicker(id, changed = () => {}) {
   const select = element("select", { on: { change: load } });
-  const text = element("textarea", { id: `${id}-text`, spellcheck: "false", autocomplete: "off", on: { input: () => changed(scenario()) } });
-  const fold = element("details", { class: "field" }, element("summary", {}, "The request as JSON: change it, or paste another"), element("label", { for: `${id}-text`, class: "soft" }, "A body as for POST /rank"), text);
+  const text = element("textarea", {
+    id: `${id}-text`,
+    spellcheck: "false",
+    autocomplete: "off",
+    on: { input: () => changed(scenario()) },
+  });
+  const fold = element(
+    "details",
+    { class: "field" },
+    element("summary", {}, "The request as JSON: change it, or paste another"),
+    element("label", { for: `${id}-text`, class: "soft" }, "A body as for POST /rank"),
+    text,
+  );
   let saved = [];
 
   async function show() {
     ({ requests: saved } = await ask("admin/console/requests"));
-    offer(select, saved.map((one, at) => [String(at), `${one.scenario} ${one.number}: ${one.request_id ?? "no id"}, ${one.candidates === null ? "retrieved" : count(one.candidates) + " candidates"}`]));
+    offer(
+      select,
+      saved.map((one, at) => [
+        String(at),
+        `${one.scenario} ${one.number}: ${one.request_id ?? "no id"}, ${one.candidates === null ? "retrieved" : count(one.candidates) + " candidates"}`,
+      ]),
+    );
     if (text.value === "" && saved.length) await load();
     else changed(scenario());
   }
@@ -37,5 +54,15 @@ export function requestPicker(id, changed = () => {}) {
       throw new Error(`the request is not JSON: ${error.message}`);
     }
   }
-  return { node: element("div", {}, element("div", { class: "controls" }, element("label", {}, "saved request", select)), fold), controls: select, show, read };
+  return {
+    node: element(
+      "div",
+      {},
+      element("div", { class: "controls" }, element("label", {}, "saved request", select)),
+      fold,
+    ),
+    controls: select,
+    show,
+    read,
+  };
 }

@@ -9,11 +9,21 @@ import { funnel } from "./funnel.js";
 import { requestPicker } from "./picker.js";
 
 export function playgroundPanel(section) {
-  const status = element("div", { role: "status" }), result = element("div"), picker = requestPicker("playground");
+  const status = element("div", { role: "status" }),
+    result = element("div"),
+    picker = requestPicker("playground");
   const go = button("Rank", rank, { class: "plain strong", id: "playground-rank" });
   section.append(
-    element("p", { class: "soft" }, "Ranked by what serves, as POST /rank would, but neither counted nor logged for training."),
-    picker.node, element("p", {}, go), status, result);
+    element(
+      "p",
+      { class: "soft" },
+      "Ranked by what serves, as POST /rank would, but neither counted nor logged for training.",
+    ),
+    picker.node,
+    element("p", {}, go),
+    status,
+    result,
+  );
 
   async function rank() {
     go.disabled = true;
@@ -22,7 +32,11 @@ export function playgroundPanel(section) {
       const request = picker.read();
       const { serving } = await ask("admin/console/rank", { body: JSON.stringify({ request }) });
       result.replaceChildren(...shown(request, serving));
-      say(status, "done", `${serving.answer.ads.ids.length.toLocaleString("en")} ads in ${decimal(serving.answer.timing_ms.total)} ms.`);
+      say(
+        status,
+        "done",
+        `${serving.answer.ads.ids.length.toLocaleString("en")} ads in ${decimal(serving.answer.timing_ms.total)} ms.`,
+      );
     } catch (problem) {
       result.replaceChildren();
       say(status, "fault", problem.message);
@@ -33,9 +47,16 @@ export function playgroundPanel(section) {
 }
 
 function shown(request, { answer, releases, engines }) {
-  const parts = [funnel(answer)];
+  const parts = [funnel(request, answer)];
   parts.push(...answer.warnings.map(line => element("p", { class: "warning" }, line)));
-  if (answer.degraded) parts.push(element("p", { class: "fault" }, `Light order, since the heavy stage was ${answer.degraded.reason}: ${answer.degraded.detail}`));
+  if (answer.degraded)
+    parts.push(
+      element(
+        "p",
+        { class: "fault" },
+        `Light order, since the heavy stage was ${answer.degraded.reason}: ${answer.degraded.detail}`,
+      ),
+    );
   parts.push(element("h3", {}, "What ranked it"), facts(answer, releases, engines));
   parts.push(element("h3", {}, "Features of the request"), featureList(request, answer.explain.features));
   const table = adsTable(answer);
@@ -44,7 +65,15 @@ function shown(request, { answer, releases, engines }) {
 }
 
 function facts(answer, releases, engines) {
-  const ranked = Object.entries(releases).map(([scenario, release]) => tile(scenario, release, Object.entries(engines[scenario]).map(([model, engine]) => `${words(model)}: ${engine}`).join(", ")));
+  const ranked = Object.entries(releases).map(([scenario, release]) =>
+    tile(
+      scenario,
+      release,
+      Object.entries(engines[scenario])
+        .map(([model, engine]) => `${words(model)}: ${engine}`)
+        .join(", "),
+    ),
+  );
   const spent = Object.entries(answer.timing_ms).map(([stage, value]) => tile(words(stage), decimal(value) + " ms"));
   if (answer.arm) ranked.push(tile("arm", answer.arm));
   return element("div", { class: "tiles" }, ...ranked, ...spent);

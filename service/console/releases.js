@@ -8,10 +8,14 @@ import { confirmRollback } from "./rollback.js";
 const EVERY_MS = 5000;
 
 export function releasesPanel(section) {
-  const status = element("div", { role: "status" }), faults = element("div"), list = element("div");
+  const status = element("div", { role: "status" }),
+    faults = element("div"),
+    list = element("div");
   const again = button("Refresh", () => load(true));
   section.append(element("div", { class: "controls" }, again), status, faults, list);
-  let timer = null, drawn = "", told = null;
+  let timer = null,
+    drawn = "",
+    told = null;
 
   async function load(always) {
     let answer;
@@ -21,7 +25,7 @@ export function releasesPanel(section) {
       return say(status, "fault", problem.message);
     }
     say(status, "", "");
-    const text = JSON.stringify(answer, (name, value) => name.endsWith("age_s") ? undefined : value);
+    const text = JSON.stringify(answer, (name, value) => (name.endsWith("age_s") ? undefined : value));
     if (always || text !== drawn) draw(answer);
     drawn = text;
   }
@@ -34,49 +38,89 @@ export function releasesPanel(section) {
     if (focus) [...list.querySelectorAll("[data-key]")].find(one => one.dataset.key === focus)?.focus();
   }
   return {
-    show() { load(told === null); timer = setInterval(() => document.hidden || load(false), EVERY_MS); },
-    hide() { clearInterval(timer); },
+    show() {
+      load(told === null);
+      timer = setInterval(() => document.hidden || load(false), EVERY_MS);
+    },
+    hide() {
+      clearInterval(timer);
+    },
   };
 }
 
 function troubles({ refused, faults }) {
-  const lines = refused.map(one => `Release ${one.release_id || "?"} of ${one.scenario || "the store"} is refused since ${moment(new Date(1000 * one.at).toISOString())}: ${one.error}`);
+  const lines = refused.map(
+    one =>
+      `Release ${one.release_id || "?"} of ${one.scenario || "the store"} is refused since ${moment(new Date(1000 * one.at).toISOString())}: ${one.error}`,
+  );
   lines.push(...faults.map(one => `${one.what}, since ${moment(new Date(1000 * one.at).toISOString())}: ${one.error}`));
   return lines.map(line => element("p", { class: "fault" }, line));
 }
 
 function scenario(one, mayRollBack, reload) {
-  const id = `scenario-${one.scenario}`, current = one.releases.find(release => release.is_serving);
+  const id = `scenario-${one.scenario}`,
+    current = one.releases.find(release => release.is_serving);
   const since = one.loaded_at === null ? "" : `loaded ${age(Date.now() / 1000 - one.loaded_at)} ago`;
   const made = element("article", { "aria-labelledby": id }, element("h3", { id }, one.scenario));
   if (one.error) made.append(element("p", { class: "fault" }, one.error));
-  if (one.current !== one.serving) made.append(element("p", { class: "warning" }, `The pointer names ${one.current ?? "nothing"}: it is being loaded, or it is refused.`));
-  made.append(element("div", { class: "tiles" },
-    tile("serves", one.serving ?? "nothing", since),
-    tile("published", current ? age(current.age_s) + " ago" : "\u2013"),
-    tile("catalogue", current ? age(current.watermark_age_s) + " old" : "\u2013", current ? moment(current.watermark) : ""),
-    tile("ads", count(one.num_ads), `${count(one.overlay_rows)} new or changed since`),
-    ...Object.entries(one.engines).map(([model, engine]) => tile(words(model) + " runs on", engine)),
-  ));
+  if (one.current !== one.serving)
+    made.append(
+      element(
+        "p",
+        { class: "warning" },
+        `The pointer names ${one.current ?? "nothing"}: it is being loaded, or it is refused.`,
+      ),
+    );
+  made.append(
+    element(
+      "div",
+      { class: "tiles" },
+      tile("serves", one.serving ?? "nothing", since),
+      tile("published", current ? age(current.age_s) + " ago" : "\u2013"),
+      tile(
+        "catalogue",
+        current ? age(current.watermark_age_s) + " old" : "\u2013",
+        current ? moment(current.watermark) : "",
+      ),
+      tile("ads", count(one.num_ads), `${count(one.overlay_rows)} new or changed since`),
+      ...Object.entries(one.engines).map(([model, engine]) => tile(words(model) + " runs on", engine)),
+    ),
+  );
   made.append(way(one, mayRollBack, reload), kept(one));
   return made;
 }
 
 function way(one, mayRollBack, reload) {
-  const why = !mayRollBack ? "Rolling back needs ADSIEVE_ADMIN_TOKEN to be set for the service."
-    : one.rollback_to === null ? "There is no earlier release to roll back to." : `Leads to ${one.rollback_to}.`;
+  const why = !mayRollBack
+    ? "Rolling back needs ADSIEVE_ADMIN_TOKEN to be set for the service."
+    : one.rollback_to === null
+      ? "There is no earlier release to roll back to."
+      : `Leads to ${one.rollback_to}.`;
   const note = `why-${one.scenario}`;
-  const press = button("Roll back\u2026", () => confirmRollback(one, reload), { "data-key": `rollback-${one.scenario}`, "aria-describedby": note, "aria-label": `Roll back ${one.scenario}\u2026` });
+  const press = button("Roll back\u2026", () => confirmRollback(one, reload), {
+    "data-key": `rollback-${one.scenario}`,
+    "aria-describedby": note,
+    "aria-label": `Roll back ${one.scenario}\u2026`,
+  });
   press.disabled = !mayRollBack || one.rollback_to === null;
   return element("p", {}, press, " ", element("span", { class: "soft", id: note }, why));
 }
 
 /* Releases side by side, newest first; a row a fact or metric that any of them has. */
 function kept(one) {
-  const releases = one.releases, head = element("tr", {}, element("th", { scope: "col", class: "text" }, "release"));
+  const releases = one.releases,
+    head = element("tr", {}, element("th", { scope: "col", class: "text" }, "release"));
   head.append(...releases.map(release => element("th", { scope: "col" }, release.release_id)));
   const body = element("tbody");
-  const line = (name, cell) => body.append(element("tr", {}, element("th", { scope: "row" }, name), ...releases.map(release => element("td", {}, cell(release)))));
+  const line = (name, cell) =>
+    body.append(
+      element(
+        "tr",
+        {},
+        element("th", { scope: "row" }, name),
+        ...releases.map(release => element("td", {}, cell(release))),
+      ),
+    );
   line("state", badges);
   line("published", release => `${age(release.age_s)} ago`);
   line("catalogue as of", release => moment(release.watermark));
@@ -84,20 +128,41 @@ function kept(one) {
   line("two towers", release => release.two_tower);
   line("heavy ranker", release => release.heavy ?? "none");
   line("index", release => release.index);
-  for (const [title, key] of [["two towers", "two_tower_metrics"], ["heavy ranker", "heavy_metrics"], ["search of the index", "retrieval_recall"], ["replay before publishing", "replay"]]) metrics(body, releases, title, key);
+  for (const [title, key] of [
+    ["two towers", "two_tower_metrics"],
+    ["heavy ranker", "heavy_metrics"],
+    ["search of the index", "retrieval_recall"],
+    ["replay before publishing", "replay"],
+  ])
+    metrics(body, releases, title, key);
   line("judgement", judgement);
   line("warnings of the index", release => notes(release.index_warnings, "warning"));
-  const caption = `${count(releases.length)} ${releases.length === 1 ? "release" : "releases"} kept, what serves first` + (one.omitted ? `, ${count(one.omitted)} older ones not shown` : "");
+  const caption =
+    `${count(releases.length)} ${releases.length === 1 ? "release" : "releases"} kept, what serves first` +
+    (one.omitted ? `, ${count(one.omitted)} older ones not shown` : "");
   const table = element("table", { class: "kept" }, element("caption", {}, caption), element("thead", {}, head), body);
-  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Releases of ${one.scenario}` }, table);
+  return element(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": `Releases of ${one.scenario}` },
+    table,
+  );
 }
 
 function metrics(body, releases, title, key) {
   const names = [...new Set(releases.flatMap(release => Object.keys(release[key])))];
   if (names.length === 0) return;
-  body.append(element("tr", {}, element("th", { class: "group", scope: "row" }, title), ...releases.map(() => element("td"))));
+  body.append(
+    element("tr", {}, element("th", { class: "group", scope: "row" }, title), ...releases.map(() => element("td"))),
+  );
   for (const name of names) {
-    body.append(element("tr", {}, element("th", { scope: "row" }, words(name)), ...releases.map(release => element("td", {}, name in release[key] ? decimal(release[key][name], 4) : "\u2013"))));
+    body.append(
+      element(
+        "tr",
+        {},
+        element("th", { scope: "row" }, words(name)),
+        ...releases.map(release => element("td", {}, name in release[key] ? decimal(release[key][name], 4) : "\u2013")),
+      ),
+    );
   }
 }
 
@@ -113,7 +178,13 @@ function judgement(release) {
   if (judged === null) return "not judged";
   const parts = [judged.against ? `against ${judged.against}` : "the first of its scenario"];
   if (judged.override) parts.push(element("small", { class: "bad" }, `published all the same: ${judged.override}`));
-  return [...parts, ...notes(judged.failures, "bad"), ...notes(judged.warnings, "unclear"), ...notes(judged.skipped, "soft")];
+  return [
+    ...parts,
+    ...notes(judged.failures, "bad"),
+    ...notes(judged.warnings, "unclear"),
+    ...notes(judged.skipped, "soft"),
+  ];
 }
 
-const notes = (lines, kind) => lines.map(line => element("small", { class: kind === "warning" ? "unclear" : kind }, line));
+const notes = (lines, kind) =>
+  lines.map(line => element("small", { class: kind === "warning" ? "unclear" : kind }, line));

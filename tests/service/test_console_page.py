@@ -317,6 +317,21 @@ def test_an_ad_opens_the_features_that_the_heavy_ranker_got(console: Any, url: s
     assert console.run("document.activeElement.getAttribute('aria-expanded')") == "true"
 
 
+def test_a_request_without_candidates_shows_what_was_retrieved(console: Any, url: str) -> None:
+    request = {"scenario": "standard", "query": {}, "survivors": 20, "limit": 7, "stage": "light"}
+    counts = ranked(url, request)["serving"]["answer"]["explain"]["counts"]
+    console.open()
+    console.run("document.querySelector('#panels a[href=\"#playground\"]').click()")
+    console.paste("playground", json.dumps(request))
+    console.press("playground-rank")
+    console.wait("document.querySelector('#ads tbody tr')")
+    assert console.run(STEPS) == [counts["candidates"], counts["ranked"], 20, 0, 7]
+    said = console.run("document.querySelector('.funnel').textContent")
+    assert said.startswith("retrieved")
+    assert "not asked for" in said
+    assert "13 beyond the limit" in said
+
+
 def test_two_releases_are_compared_on_one_request(console: Any, url: str, world: Any) -> None:
     current, earlier = world.names("shopping")
     saved = httpx.get(f"{url}/admin/console/requests/shopping/1", headers=HEADERS).json()
