@@ -6,7 +6,7 @@
 Each stage is a copy-on-write layer over this machine's own root (an overlay in a mount namespace of its own), so that
 this machine stands in for the base image: what is shown is that the steps work and that the service runs as the image's
 user with a read-only root, without capabilities and without a network; not that the base image has what they need. It
-needs root on Linux with `unshare`, and says so where it has not.
+needs root on Linux, with namespaces and overlays, and says so where it has not.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from try_service import LOOPBACK_UP, as_its_user, check_service
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _INSIDE = "ADSIEVE_TRY_IMAGE_INSIDE"
+_APART = ("unshare", "--mount", "--propagation", "private", "--")
 _PYTHON = Path(sys.executable).resolve()
 _BASE_PATH = f"{_PYTHON.parent}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -208,6 +209,17 @@ def _run(*command: str, env: dict[str, str] | None = None) -> None:
     subprocess.run(command, check=True, env=env)
 
 
+def _can_layer() -> bool:
+    """Whether this machine lets this user make the namespaces and layers that are needed."""
+    if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "nsenter", "setpriv", "chroot"))):
+        return False
+    with tempfile.TemporaryDirectory(prefix="adsieve-probe-") as directory:
+        layers = f"lowerdir=/,upperdir={directory}/upper,workdir={directory}/work"
+        steps = f"mount -t tmpfs tmpfs {directory} && cd {directory} && mkdir upper work root"
+        steps += f" && mount -t overlay overlay -o {layers} root && unshare --net --pid --fork true"
+        return subprocess.run([*_APART, "sh", "-c", steps], capture_output=True, check=False).returncode == 0
+
+
 def main() -> int:
     """Build, start, ask, stop; 0 where all went well, or where this machine cannot do it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -217,12 +229,10 @@ def main() -> int:
     parser.add_argument("--run", metavar="COMMAND", help="run this instead of what the image starts, to its end")
     options = parser.parse_args()
     if _INSIDE not in os.environ:
-        apart = ["unshare", "--mount", "--propagation", "private", "--"]
-        can = os.geteuid() == 0 and shutil.which("unshare") is not None
-        if not can or subprocess.run([*apart, "true"], check=False).returncode:
-            print("skipped: running a Dockerfile's steps needs root on Linux, with the right to make namespaces")
+        if not _can_layer():
+            print("skipped: running a Dockerfile's steps needs root on Linux, with namespaces and overlays")
             return 0
-        inside = [*apart, sys.executable, *sys.argv]
+        inside = [*_APART, sys.executable, *sys.argv]
         return subprocess.run(inside, env=os.environ | {_INSIDE: "1"}, check=False).returncode
     with tempfile.TemporaryDirectory(prefix="adsieve-image-") as directory:
         space = Path(directory)

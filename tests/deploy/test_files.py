@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
@@ -73,6 +74,33 @@ def test_the_context_holds_the_packages_and_nothing_private(repository, try_imag
     shutil.copy(repository / ".dockerignore", tmp_path)
     expected = {*wanted, "requirements/serve.txt", "deploy/nightly.sh", "adlogs/schemas/one.yaml"}
     assert set(try_image.context_files(tmp_path)) == expected
+
+
+SMALL = """
+FROM python:3.11-slim AS first
+WORKDIR /made
+RUN echo built >here
+FROM python:3.11-slim
+RUN groupadd --gid 10001 someone && useradd --uid 10001 --gid 10001 --no-create-home someone \\
+    && install --directory --owner 10001 --group 10001 /own
+COPY --from=first /made /made
+WORKDIR /made
+USER 10001:10001
+VOLUME ["/own"]
+STOPSIGNAL SIGTERM
+CMD ["sh", "-c", "id -u; cat here; touch /own/a /tmp/a && ! touch /a && grep -E 'CapBnd|NoNewPrivs' /proc/self/status"]
+"""
+
+
+def test_an_image_is_tried_under_the_limits_of_a_hardened_container(deploy, tmp_path):
+    (tmp_path / "Dockerfile").write_text(SMALL.lstrip())
+    done = run(sys.executable, str(deploy / "try_image.py"), str(tmp_path / "Dockerfile"))
+    if "skipped" in done.stdout:
+        pytest.skip("no right to make namespaces here")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-6:] == ["10001", "built", "CapBnd:", "0" * 16, "NoNewPrivs:", "1"]
+    assert "Read-only file system" in done.stderr
+    assert not Path("/made").exists()
 
 
 def compose(program, deploy, environment: dict[str, str]) -> subprocess.CompletedProcess:
