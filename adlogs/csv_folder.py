@@ -71,7 +71,7 @@ class SampledFile:
     @cached_property
     def null_words(self) -> set[str]:
         """Words for no value that stand in the sample."""
-        return set().union(*(null_words(self.texts(name)) for name in self.columns))
+        return set().union(*(null_words(self.rows[name].combine_chunks()) for name in self.columns))
 
     def texts(self, name: str) -> pa.Array:
         """A column as it stands there, with every word for no value as null."""

@@ -27,7 +27,8 @@ _TIME_WORDS = re.compile(r"time|stamp|date|epoch|when|_at(_|$)|_ts|^ts", re.IGNO
 _UNIX = (("unix_s", 978_307_200, 4_102_444_800), ("unix_ms", 10**12, 4 * 10**12), ("unix_us", 10**15, 4 * 10**15))
 _MIN_LIST_SHARE = 0.02
 _SHORT = 3
-_ELEMENT = r"^[\w.+:/-]+$"
+_ELEMENTS = {",": r"^[\p{L}\p{N}_.+:/-]*$", " ": r"^[0-9.eE+-]*$"}
+_ELEMENT = r"^[\p{L}\p{N}_.+:/& -]{0,64}$"  # between bars or semicolons also words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +117,7 @@ def _list(name: str, texts: pa.Array) -> Guess | None:
             continue
         values = read_values(texts, Reading(kind="text", list_separator=separator))
         elements = values.flatten()
-        is_simple = pc.all(pc.match_substring_regex(elements, _ELEMENT)).as_py()
-        if not is_simple or (separator == " " and not reads_as(elements, Reading(kind="number"))):
+        if not pc.all(pc.match_substring_regex(elements, _ELEMENTS.get(separator, _ELEMENT))).as_py():
             continue
         kind, note = _element_kind(name, elements)
         lengths = values.value_lengths().to_numpy()

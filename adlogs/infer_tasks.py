@@ -33,15 +33,22 @@ class TaskGuess:
 
 
 def guess_tasks(source: InferSource, path: object) -> TaskGuess:
-    """The most frequent outcome first, then each that has happened only where the one before had.
+    """The longest chain of outcomes of which each happens only where the one before did; the most frequent of equals.
 
     Raises:
         LogError: No outcome is known.
     """
     found = TaskGuess()
     rates = {task: _rate(values) for task, values in source.outcomes.items()}
-    for task in sorted(rates, key=lambda name: (-np.nan_to_num(rates[name]), name)):
-        _add(found, task, rates[task], source.outcomes)
+    usable = {task: values for task, values in source.outcomes.items() if 0 < rates[task] < 1}
+    for task in set(rates) - set(usable):
+        found.left_out[task] = f"label_{task} is {'never known' if np.isnan(rates[task]) else 'always the same'} here"
+    found.tasks = _longest_chain(usable, rates)
+    for task in usable:
+        known = int((~np.isnan(usable[task])).sum())
+        found.comments[task] = f"{task}: 1 in {rates[task]:.2%} of {known:,} known rows"
+        if task not in found.tasks:
+            found.left_out[task] = _why_not(task, found.tasks, usable, rates)
     if not found.tasks:
         empty = ", ".join(source.outcomes)
         told = f"its outcomes {empty} have no row with 0 and 1" if empty else "no column is an outcome"
@@ -55,22 +62,34 @@ def guess_tasks(source: InferSource, path: object) -> TaskGuess:
     return found
 
 
-def _add(found: TaskGuess, task: str, rate: float, outcomes: Mapping[str, np.ndarray]) -> None:
-    values = outcomes[task]
-    known = int((~np.isnan(values)).sum())
-    if not known or np.isnan(rate) or not 0 < rate < 1:
-        found.left_out[task] = f"label_{task} is {'never known' if not known else f'always {rate:.0f}'} in the sample"
-        return
-    if found.tasks:
-        before = found.tasks[-1]
-        broken = int(((values == 1) & (outcomes[before] != 1)).sum())
-        if broken:
-            found.left_out[task] = (
-                f"label_{task} is 1 in {broken:,} rows whose label_{before} is not: no link of the chain after {before}"
-            )
-            return
-    found.tasks.append(task)
-    found.comments[task] = f"{task}: 1 in {rate:.2%} of {known:,} known rows"
+def _longest_chain(outcomes: Mapping[str, np.ndarray], rates: Mapping[str, float]) -> list[str]:
+    """Chains that end in each outcome, from the most frequent on; the best of those that it may follow, and itself."""
+    chains: dict[str, list[str]] = {}
+    for task in sorted(outcomes, key=lambda name: (-rates[name], name)):
+        before = [chain for last, chain in chains.items() if not _broken(outcomes[last], outcomes[task])]
+        chains[task] = [*max(before, key=lambda chain: _merit(chain, rates), default=[]), task]
+    return max(chains.values(), key=lambda chain: _merit(chain, rates), default=[])
+
+
+def _merit(chain: list[str], rates: Mapping[str, float]) -> tuple[int, float]:
+    return len(chain), sum(rates[task] for task in chain)
+
+
+def _broken(before: np.ndarray, after: np.ndarray) -> int:
+    """Rows in which the later has happened and the earlier has not."""
+    return int(((after == 1) & (before != 1)).sum())
+
+
+def _why_not(task: str, chain: list[str], outcomes: Mapping[str, np.ndarray], rates: Mapping[str, float]) -> str:
+    more = [other for other in chain if rates[other] >= rates[task]]
+    if not more:
+        return f"label_{task} comes before no longer chain than {' > '.join(chain)}"
+    count = _broken(outcomes[more[-1]], outcomes[task])
+    if count:
+        return (
+            f"label_{task} is 1 in {count:,} rows whose label_{more[-1]} is not: no link of the chain after {more[-1]}"
+        )
+    return f"label_{task} is followed by no task of the chain {' > '.join(chain)}"
 
 
 def _rate(values: np.ndarray) -> float:

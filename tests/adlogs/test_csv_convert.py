@@ -1,0 +1,298 @@
+"""`adsieve convert csv`: what comes out equals a plain reading of the files; faults name file, line and value."""
+
+import csv
+import gzip
+import importlib.util
+import io
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import adlogs.csv_files
+import adlogs.csv_spill
+from adlogs.csv_convert import convert_csv
+from adlogs.csv_propose import propose_mapping
+from adlogs.simulate import SimulationSummary
+from contracts.errors import AdsieveError, LogError
+
+HEADER = ["when", "who", "what", "where", "color", "tapped", "spent"]
+MAPPING = """
+version: 1
+null_values: ["", "NULL"]
+eligible_per_request: {eligible}
+impressions:
+  files: "views*.csv*"
+  columns:
+    when: {{name: event_time, type: unix_ms}}
+    who: {{name: user_id}}
+    what: {{name: ad_id}}
+    where: {{name: surface}}
+    color: {{name: color, side: ad}}
+    tapped: {{name: label_click}}
+    spent: {{name: spent, type: number, side: pair}}
+lookups:
+  people: {{files: people.csv, key: user_id, columns: {{who: {{name: user_id}}, tags: {{name: tags, list: ";"}}}}}}
+"""
+DAY_MS = 86_400_000
+
+
+def made_rows(count: int) -> list[list[str]]:
+    """Impressions of five days in random order; some of one user and moment, some of an ad whose color changes."""
+    source = random.Random(7)
+    rows = []
+    for _ in range(count):
+        when = 1_772_323_200_000 + source.randrange(5) * DAY_MS + source.randrange(40) * 1_000_000
+        who, what = source.choice(["u1", "u2", "ü3", "NULL"]), f"ad-{source.randrange(12)}"
+        color = "red" if source.random() < 0.9 else "blue"
+        tapped = source.choice(["0", "0", "1", ""])
+        rows.append(
+            [str(when), who, what, source.choice(["feed", "a, b", 'quo"te', "two\nlines"]), color, tapped, "1.5"]
+        )
+    return rows
+
+
+def write_csv(path: Path, header: list[str], rows: list[list[str]]) -> None:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([header, *rows])
+    data = text.getvalue().encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "exports"
+    place.mkdir()
+    rows = made_rows(400)
+    write_csv(place / "views-1.csv", HEADER, rows[:250])
+    write_csv(place / "views-2.csv.gz", HEADER, rows[250:])
+    write_csv(place / "people.csv", ["who", "tags"], [["u1", "x;y"], ["ü3", ""]])
+    return place
+
+
+@pytest.fixture
+def convert(tmp_path: Path) -> Callable[..., tuple[dict[str, Any], Path]]:
+    def run(folder: Path, mapping: str, name: str = "log") -> tuple[dict[str, Any], Path]:
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(mapping)
+        return convert_csv(folder, file, tmp_path / name), tmp_path / name
+
+    return run
+
+
+def rows_of(log: Path, dataset: str) -> list[dict[str, Any]]:
+    return pq.read_table(log / dataset).to_pylist()
+
+
+def plainly(rows: list[list[str]]) -> tuple[dict[Any, dict[str, Any]], dict[Any, set[Any]]]:
+    """Requests by (moment, user, number of an anonymous row), and their ads with outcomes, by loops."""
+    requests: dict[Any, dict[str, Any]] = {}
+    ads: dict[Any, set[Any]] = {}
+    for number, (when, who, what, where, _, tapped, _) in enumerate(rows):
+        key = (int(when), None if who == "NULL" else who, number if who == "NULL" else None)
+        requests.setdefault(key, {"surface": where})
+        ads.setdefault(key, set()).add((what, tapped))
+    return requests, ads
+
+
+def test_impressions_become_requests_candidates_and_changes_of_ads(folder: Path, convert: Any) -> None:
+    summary, log = convert(folder, MAPPING.format(eligible=0))
+    rows = made_rows(400)
+    requests, ads = plainly(rows)
+    found = rows_of(log, "requests")
+    assert len(found) == len(requests) == summary["counts"]["requests"]
+    tags = {"u1": ["x", "y"]}
+    named = [row for row in found if row["user_id"] is not None]
+    for row in named:
+        key = (int(row["event_time"].timestamp() * 1000), row["user_id"], None)
+        assert row["request_id"] == f"{key[0]}-{key[1]}"
+        assert row["surface"] == requests[key]["surface"]
+        assert row["tags"] == tags.get(row["user_id"])
+        assert row["scenario"] == "standard"
+    assert found == sorted(found, key=lambda row: row["event_time"])
+    by_request: dict[str, list[dict[str, Any]]] = {}
+    for row in rows_of(log, "candidates"):
+        by_request.setdefault(row["request_id"], []).append(row)
+    for row in named:
+        key = (int(row["event_time"].timestamp() * 1000), row["user_id"], None)
+        pairs = by_request[row["request_id"]]
+        assert {pair["ad_id"] for pair in pairs} == {ad for ad, _ in ads[key]}
+        for pair in pairs:
+            outcomes = {tapped for ad, tapped in ads[key] if ad == pair["ad_id"]}
+            assert pair["label_click"] == (1 if "1" in outcomes else pair["label_click"])
+            assert ("" if pair["label_click"] is None else str(pair["label_click"])) in outcomes
+            assert pair["stage"] == "winner"
+
+
+def test_an_ad_has_a_row_for_each_change_as_of_its_moment(folder: Path, convert: Any) -> None:
+    _, log = convert(folder, MAPPING.format(eligible=0))
+    rows = rows_of(log, "ads")
+    for ad in {row["ad_id"] for row in rows}:
+        own = [row for row in rows if row["ad_id"] == ad]
+        moments: dict[int, str] = {}
+        for when, _, what, _, color, _, _ in made_rows(400):
+            if what == ad:
+                moments[int(when)] = color  # of one moment the last row counts
+        expected, last = [], None
+        for moment in sorted(moments):
+            if moments[moment] != last:
+                expected.append((moment, moments[moment]))
+            last = moments[moment]
+        assert sorted((int(row["valid_from"].timestamp() * 1000), row["color"]) for row in own) == expected
+
+
+def test_eligible_ads_are_other_ads_of_the_day_that_have_begun(folder: Path, convert: Any) -> None:
+    summary, log = convert(folder, MAPPING.format(eligible=4))
+    begun: dict[str, datetime] = {}
+    for row in rows_of(log, "ads"):
+        begun[row["ad_id"]] = min(row["valid_from"], begun.get(row["ad_id"], row["valid_from"]))
+    times = {row["request_id"]: row["event_time"] for row in rows_of(log, "requests")}
+    pairs = rows_of(log, "candidates")
+    eligible = [row for row in pairs if row["stage"] == "eligible"]
+    of_day: dict[Any, set[str]] = {}
+    for when, _, what, *_ in made_rows(400):
+        of_day.setdefault(datetime.fromtimestamp(int(when) / 1000, UTC).date(), set()).add(what)
+    assert 0 < len(eligible) == summary["counts"]["eligible_sampled"]
+    assert len({(row["request_id"], row["ad_id"]) for row in pairs}) == len(pairs)
+    for row in eligible:
+        assert row["label_click"] is None
+        assert row["spent"] is None
+        assert begun[row["ad_id"]] <= times[row["request_id"]]
+        assert row["ad_id"] in of_day[times[row["request_id"]].date()]
+    shown = [{k: v for k, v in row.items() if k != "stage"} for row in pairs if row["stage"] == "winner"]
+    _, plain_log = convert(folder, MAPPING.format(eligible=0), "plain")
+    assert shown == [{k: v for k, v in row.items() if k != "stage"} for row in rows_of(plain_log, "candidates")]
+
+
+def test_small_blocks_give_the_same_log(folder: Path, convert: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, whole = convert(folder, MAPPING.format(eligible=3))
+    monkeypatch.setattr(adlogs.csv_files, "BLOCK_BYTES", 4_096)
+    monkeypatch.setattr(adlogs.csv_spill, "HELD_ROWS", 70)
+    _, blocks = convert(folder, MAPPING.format(eligible=3), "blocks")
+    for dataset in ("requests", "candidates", "ads"):
+        assert rows_of(whole, dataset) == rows_of(blocks, dataset)
+
+
+def test_a_log_written_as_csv_comes_back_equal(tiny: tuple[Path, SimulationSummary], tmp_path: Path) -> None:
+    """Requests, candidates and ads apart, under other names, by the mapping that is proposed for them."""
+    spec = importlib.util.spec_from_file_location("csv_exports", Path(__file__).parents[1] / "e2e" / "csv_exports.py")
+    assert spec is not None
+    assert spec.loader is not None
+    exports = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(exports)
+    exports.write_simulated_log(tiny[0], tmp_path / "exports")
+    mapping = tmp_path / "mapping.yaml"
+    proposed = propose_mapping(tmp_path / "exports", mapping)
+    assert {row["column"] for row in proposed["columns"] if row["name"] is None} == {"seconds_on_site"}
+    convert_csv(tmp_path / "exports", mapping, tmp_path / "log")
+    sort = {"requests": ["request_id"], "candidates": ["request_id", "ad_id"], "ads": ["ad_id", "valid_from"]}
+    for dataset, keys in sort.items():
+        original, found = pq.read_table(tiny[0] / dataset), pq.read_table(tmp_path / "log" / dataset)
+        left_out = {"labels_as_of", "sample_weight", "explore_propensity", "scenario"}
+        names = [name for name in original.schema.names if name not in left_out]
+        order = [(key, "ascending") for key in keys]
+        expected, got = original.select(names).sort_by(order), found.select(names).sort_by(order)
+        assert len(got) == len(expected)
+        for name in names:
+            assert_same(got[name].combine_chunks(), expected[name].combine_chunks())
+
+
+def assert_same(found: pa.Array, expected: pa.Array) -> None:
+    """Equal, floats as near as decimal text of fp32 is; a CSV file knows no empty list beside a missing one."""
+    if pa.types.is_list(expected.type):
+        lengths = [np.asarray(pc.list_value_length(array).fill_null(0)) for array in (found, expected)]
+        np.testing.assert_array_equal(*lengths)
+        found, expected = found.flatten(), expected.flatten()
+    assert found.is_null().equals(expected.is_null())
+    if pa.types.is_floating(expected.type):
+        np.testing.assert_allclose(found.cast(pa.float32()).to_numpy(False), expected.to_numpy(False), rtol=1e-6)
+    else:
+        assert found.cast(expected.type).equals(expected)
+
+
+GOOD = ["1772323200000", "u1", "a", "feed", "red", "0", "1.5"]
+
+
+def but(**changes: str) -> list[str]:
+    return [changes.get(name, value) for name, value in zip(HEADER, GOOD, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({2: but(when="17723232xx")}, "views-1.csv, line 4: column 'when' is '17723232xx', expected milliseconds"),
+        ({1: but(when="")}, "views-1.csv, line 3: column 'when' has no value, expected one for event_time"),
+        ({0: but(what="NULL")}, "line 2: column 'what' has no value, expected one for ad_id"),
+        ({0: but(where="x\n\ny"), 1: but(tapped="7")}, "line 5: column 'tapped' is '7', expected 1 or 0"),
+        ({2: GOOD[:2]}, "line 4: another number of fields, expected the 7 of line 1, got 2"),
+    ],
+)
+def test_a_fault_names_file_line_column_and_value(
+    changed: dict[int, list[str]], message: str, folder: Path, convert: Any, tmp_path: Path
+) -> None:
+    rows = [GOOD for _ in range(6)]
+    for place, row in changed.items():
+        rows[place] = row
+    write_csv(folder / "views-1.csv", HEADER, rows)
+    with pytest.raises(LogError) as raised:
+        convert(folder, MAPPING.format(eligible=0))
+    assert message in str(raised.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["exports", "log.yaml"]
+
+
+def test_text_that_is_no_utf8_is_told_with_its_file(folder: Path, convert: Any) -> None:
+    with (folder / "views-1.csv").open("ab") as file:
+        file.write(b"1772323200000,u1,a,\xff\xfe,red,0,1\r\n")
+    with pytest.raises(LogError, match=r"views-1\.csv, line .*expected UTF-8"):
+        convert(folder, MAPPING.format(eligible=0))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("name: ad_id}", "name: ad}", "impressions.columns: none becomes 'ad_id', expected one"),
+        ("{name: color, side: ad}", "{name: surface}", "impressions.columns: 2 columns become 'surface', expected one"),
+        ("    who: {name", "    whom: {name", "no column 'whom', expected it; did you mean 'who'?"),
+        ("files: people.csv", "files: persons.csv", "persons.csv: no such file"),
+        ("key: user_id", "key: person", "lookups.people.key: no column of the requests becomes 'person'"),
+        ("type: unix_ms", "type: text", "event_time is time or unix_ms or unix_s or unix_us, got 'text'"),
+        ("eligible_per_request: 0", "eligible_per_reqest: 0", "did you mean 'eligible_per_request'?"),
+        ('list: ";"', 'list: ""', "expected what separates the values"),
+    ],
+)
+def test_a_mapping_that_does_not_fit(before: str, after: str, message: str, folder: Path, convert: Any) -> None:
+    mapping = MAPPING.format(eligible=0)
+    assert before in mapping
+    with pytest.raises(AdsieveError) as raised:
+        convert(folder, mapping.replace(before, after))
+    assert message in str(raised.value)
+
+
+def test_a_log_that_breaks_a_rule_is_not_published(folder: Path, convert: Any, tmp_path: Path) -> None:
+    """A request_id that comes again on another day."""
+    rows = [[str(1_772_323_200_000 + day * DAY_MS), "r1", "a", "f", "c", "0", "1"] for day in range(2)]
+    write_csv(folder / "views-1.csv", HEADER, rows)
+    (folder / "views-2.csv.gz").unlink()
+    mapping = MAPPING.format(eligible=0).split("lookups")[0].replace("name: user_id", "name: request_id")
+    with pytest.raises(LogError, match="no sound log, and nothing was written: .*is the request_id of an earlier row"):
+        convert(folder, mapping)
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_lookup_with_two_rows_of_a_key_is_refused(folder: Path, convert: Any) -> None:
+    write_csv(folder / "people.csv", ["who", "tags"], [["u1", "x"], ["u1", "y"]])
+    with pytest.raises(LogError, match=r"people\.csv: user_id 'u1' has several rows, expected one"):
+        convert(folder, MAPPING.format(eligible=0))
+
+
+def test_what_is_there_is_not_replaced(folder: Path, convert: Any, tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    with pytest.raises(LogError, match="exists already"):
+        convert(folder, MAPPING.format(eligible=0))

@@ -1,0 +1,107 @@
+"""A mapping is proposed from what files hold; names only break ties."""
+
+import csv
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adlogs.csv_mapping import CsvMapping
+from adlogs.csv_propose import propose_mapping
+from contracts.config import load_config
+from contracts.errors import InputError, LogError
+
+EPOCH = 1_772_323_200
+
+
+def write(path: Path, header: list[str], rows: list[list[Any]], separator: str = ",") -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter=separator).writerows([header, *rows])
+
+
+def proposed(folder: Path, out: Path) -> tuple[dict[str, dict[str, Any]], CsvMapping]:
+    found = propose_mapping(folder, out)
+    return {f"{row['file']}/{row['column']}": row for row in found["columns"]}, load_config(out, CsvMapping)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One flat file by day, with semicolons: users, goods, a leak, tags and a history."""
+    place, source = tmp_path / "exports", random.Random(3)
+    place.mkdir()
+    color = {f"g{n}": source.choice(["red", "blue", "green"]) for n in range(30)}
+    city = {f"p{n}": source.choice(["Köln", "Łódź"]) for n in range(200)}
+    for day in range(2):
+        rows = []
+        for number in range(800):
+            good, person = f"g{source.randrange(30)}", f"p{source.randrange(200)}"
+            bought = int(source.random() < 0.2)
+            paid = f"{source.uniform(1, 9):.2f}" if bought else ""
+            moment = EPOCH + day * 86_400 + number * 60
+            history = "|".join(f"g{source.randrange(30)}" for _ in range(source.randrange(12)))
+            rows.append([moment, person, good, bought, paid, color[good], city[person], history, "N/A"])
+        header = ["event_ts", "person", "good", "bought", "paid", "color", "city", "seen", "nothing"]
+        write(place / f"shown-2026-03-0{day + 1}.csv", header, rows, ";")
+    return place
+
+
+def test_a_flat_folder(folder: Path, tmp_path: Path) -> None:
+    rows, mapping = proposed(folder, tmp_path / "mapping.yaml")
+    assert mapping.impressions is not None
+    assert mapping.impressions.files == "shown-*.csv"
+    assert mapping.impressions.separator == ";"
+    assert set(mapping.null_values) == {"", "N/A"}
+    columns = mapping.impressions.columns
+    assert {name: column.name for name, column in columns.items()} == {
+        "event_ts": "event_time",
+        "person": "user_id",
+        "good": "ad_id",
+        "bought": "label_bought",
+        "color": "color",
+        "city": "city",
+        "seen": "seen",
+    }
+    assert columns["event_ts"].kind == "unix_s"
+    assert columns["color"].belongs_to == "ad"
+    assert columns["city"].belongs_to == "query"
+    paid = rows["shown-*.csv/paid"]
+    assert paid["name"] is None
+    assert "leak suspected: set only where bought is 1" in paid["why"]
+    assert rows["shown-*.csv/nothing"]["name"] is None
+
+
+def test_aligned_lists_with_falling_times_are_a_sequence_that_is_turned_around(folder: Path, tmp_path: Path) -> None:
+    source = random.Random(4)
+    rows = []
+    for number in range(200):
+        length = source.randrange(20)
+        times = [EPOCH - 100 * place - number for place in range(length)]
+        goods = [f"g{source.randrange(30)}" for _ in times]
+        rows.append([f"p{number}", "|".join(goods), "|".join(map(str, times))])
+    write(folder / "people.csv", ["person", "recent_good", "recent_time"], rows)
+    _, mapping = proposed(folder, tmp_path / "mapping.yaml")
+    columns = mapping.lookups["people"].columns
+    assert mapping.lookups["people"].key == "user_id"
+    assert columns["recent_good"].name == "recent.good"
+    assert columns["recent_time"].name == "recent.time"
+    assert columns["recent_time"].kind == "unix_s"
+    assert all(columns[name].newest_first for name in ("recent_good", "recent_time"))
+
+
+def test_what_leads_nowhere_is_told(folder: Path, tmp_path: Path) -> None:
+    write(folder / "weather.csv", ["town", "rain"], [["Bonn", 1], ["Ulm", 0]])
+    assert propose_mapping(folder, tmp_path / "mapping.yaml")["unused"] == ["weather.csv"]
+    assert "# weather.csv: no column leads to it" in (tmp_path / "mapping.yaml").read_text()
+
+
+def test_what_cannot_be_proposed(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mapping.yaml").touch()
+    with pytest.raises(InputError, match="is there already"):
+        propose_mapping(folder, tmp_path / "mapping.yaml")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LogError, match="holds no CSV file"):
+        propose_mapping(tmp_path / "empty", tmp_path / "other.yaml")
+    write(tmp_path / "empty" / "numbers.csv", ["x", "y"], [[0.5, 1.5], [2.5, 3.5]])
+    with pytest.raises(LogError, match="no column looks like the id of an ad"):
+        propose_mapping(tmp_path / "empty", tmp_path / "other.yaml")
