@@ -1,15 +1,17 @@
-"""Writes what a two-tower bundle serves from: weights, one ONNX graph a tower, and the rows that check them."""
+"""Writes what a two-tower bundle serves from: weights, a graph and a program a tower, and the rows that check them."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from contracts.bundle import GRAPHS, PARITY_FILE, WEIGHTS_FILE
 from contracts.encoding import Encoded
-from modeling.onnx_export import export
+from engines.names import program_path
+from engines.torch_program_writer import write_program
+from modeling.onnx_export import export, export_program
 from modeling.weights import model_weights
 from towers.two_tower import TwoTower
 
@@ -24,7 +26,7 @@ class ParityRows:
 
 @torch.no_grad()
 def export_two_tower(model: TwoTower, directory: Path, rows: ParityRows) -> None:
-    """Write ``weights.safetensors``, both graphs and ``parity.safetensors`` into ``directory``.
+    """Write ``weights.safetensors``, both graphs and programs, and ``parity.safetensors`` into ``directory``.
 
     The graphs take the flat input, after look-up and pooling, and give embeddings with bias and scale folded in.
 
@@ -39,15 +41,23 @@ def export_two_tower(model: TwoTower, directory: Path, rows: ParityRows) -> None
     for tower, name, side in zip(
         (model.query_tower, model.pin_tower), GRAPHS["two_tower"], ("query", "ad"), strict=True
     ):
-        export(
-            tower,
-            {"flat": inputs[side].flat},
-            directory / name,
-            dynamic={"flat": {0: "rows"}},
-            output_names=["embedding"],
-        )
+        write_tower(tower, inputs[side].flat, directory / name)
     _save(model_weights(model), directory / WEIGHTS_FILE)
     _save(_parity(model, query, ads), directory / PARITY_FILE)
+
+
+def write_tower(tower: nn.Module, flat: Tensor, path: Path) -> None:
+    """Write one tower as an ONNX graph, and beside it its twin for engines that run torch programs.
+
+    Args:
+        tower: In evaluation mode, takes the flat input and gives embeddings.
+        flat: Rows of the flat input, at least two.
+        path: Of the graph.
+    """
+    inputs, dynamic = {"flat": flat}, {"flat": {0: "rows"}}
+    export(tower, inputs, path, dynamic=dynamic, output_names=["embedding"])
+    program = export_program(tower, inputs, dynamic=dynamic)
+    write_program(program, program_path(path), input_names=["flat"], output_names=["embedding"], dynamic=dynamic)
 
 
 def _parity(model: TwoTower, query: tuple[Tensor, Tensor], ads: tuple[Tensor, Tensor]) -> dict[str, Tensor]:

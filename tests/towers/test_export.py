@@ -11,8 +11,18 @@ from contracts.bundle import Bundle, seal_bundle
 from contracts.errors import ArtifactError
 from contracts.schema import FeatureSchema
 from contracts.tensors import read_tensors
+from engines.buckets import spec_shapes
+from engines.device_memory import DeviceMemory
+from engines.gpu import Gpu
+from engines.names import program_path
+from engines.onnxruntime_cpu import OnnxRuntimeEngine, onnx_specs
+from engines.parity import BF16_GATE
+from engines.tensorrt_build import build_plan
+from engines.torch_cuda import open_torch_cuda
 from towers.export import ParityRows, export_two_tower
+from towers.query_engine import GPU_ROWS
 from towers.serving import TwoTowerServing, score, split_pin_embedding
+from towers.tower_engine import pair_probabilities
 from towers.two_tower import TwoTower
 
 SCORE_TOLERANCE = 1e-5
@@ -89,3 +99,35 @@ def test_an_altered_weight_fails_the_parity_check(bundle: Bundle, rows: Any) -> 
     altered = TwoTowerServing(bundle.schema, tables, query_engine=served._query_engine, pin_engine=served._pin_engine)
     with pytest.raises(ArtifactError, match="parity.safetensors: output pin_embedding is"):
         altered.check_parity(bundle.tensors("parity.safetensors"))
+
+
+def test_programs_beside_the_graphs_serve_both_towers(bundle: Bundle, rows: Any) -> None:
+    """As on a GPU, but for captures: the query tower through its engine of choice, both towers in fp32 exactly."""
+    exact, served = (TwoTowerServing.load(bundle, threads=1) for _ in range(2))
+    memory = DeviceMemory(64 << 20)
+    served.choose_query_engine(bundle, "torch_cuda", gpu=Gpu(device="cpu", memory=memory))
+    assert served.engine == "torch_cuda"
+    assert memory.held()["torch_cuda"] >= program_path(bundle.file("query_tower.onnx")).stat().st_size
+    pins, wanted = exact.embed_ads(rows.ads), exact.embed_query(rows.query)
+    found = pair_probabilities(served.embed_query(rows.query), pins)
+    assert np.abs(found - pair_probabilities(wanted, pins)).max() <= BF16_GATE.tolerance
+    for graph, flat in (
+        ("query_tower.onnx", exact._query_lookup(rows.query.ids, rows.query.floats).flat),
+        ("pin_tower.onnx", exact.ad_lookup(rows.ads.ids, rows.ads.floats).flat),
+    ):
+        program = open_torch_cuda(
+            program_path(bundle.file(graph)), buckets={"rows": (1, 4)}, precision="fp32", gpu=Gpu(device="cpu")
+        )
+        expected = OnnxRuntimeEngine(bundle.file(graph), threads=1).run({"flat": flat})["embedding"]
+        np.testing.assert_allclose(program.run({"flat": flat})["embedding"], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_tensorrt_builds_the_query_tower_for_every_bucket(bundle: Bundle, precision: Any) -> None:
+    """With TensorRT for RTX, which builds without a GPU. Nothing is run."""
+    rtx = pytest.importorskip("tensorrt_rtx", reason="needs pip install tensorrt-rtx")
+    graph = bundle.file("query_tower.onnx")
+    shapes = spec_shapes(onnx_specs(graph)[0], {"rows": GPU_ROWS})
+    assert [shape["flat"][0] for shape in shapes] == sorted(GPU_ROWS, reverse=True)
+    plan = build_plan(rtx, graph, shapes=shapes, precision=precision, architecture="sm86")
+    assert len(plan) > 1000
