@@ -24,12 +24,14 @@ class Report:
 class FeatureNotes:
     """What was found about the features of one request, for its warnings, its explanation and the metrics.
 
-    ``unknown`` are dotted names that no model reads; ``reports`` and encoded rows are by model version.
+    ``unknown`` are dotted names that no model reads; ``reports`` and encoded rows are by model version. ``late_s``
+    is how far the clock of this host is behind the events of a request that names no moment.
     """
 
     unknown: list[str] = field(default_factory=list)
     reports: dict[str, Report] = field(default_factory=dict)
     encoded: dict[str, tuple[SideLayout, Encoded]] = field(default_factory=dict)
+    late_s: float = 0.0
 
     def missing(self) -> list[str]:
         """Dotted names of query features that some model found missing, sorted."""
@@ -38,6 +40,10 @@ class FeatureNotes:
     def warnings(self, settings: Settings) -> list[str]:
         """The lines for the answer."""
         lines = [f"unknown feature {name} ignored" for name in self.unknown]
+        if self.late_s > 0:
+            lines.append(
+                f"events are {self.late_s:.3f} s later than this host's clock, ages are taken against the latest"
+            )
         if settings.missing_features == "warn":
             lines += [f"missing feature {name}, its default was used" for name in self.missing()]
         return lines

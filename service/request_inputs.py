@@ -2,13 +2,14 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from contracts.encoding import Encoded
 from contracts.errors import RequestError
 from contracts.rows import encode_pairs
 from service.api import RankRequest
+from service.event_time import is_of_the_future, latest_event_us
 from service.features import FeatureNotes, QueryEncoding, check_lengths, note_unknown
 from service.heavies import LoadedHeavy
 from service.heavy import HeavyInput
@@ -57,10 +58,16 @@ def request_inputs(request: RankRequest, releases: Sequence[LoadedRelease], sett
     check_lengths(request.query, settings.max_list_length)
     event_time_us = ((request.event_time or datetime.now(UTC)) - EPOCH) // MICROSECOND
     encoding = QueryEncoding(query=request.query, event_time_us=event_time_us, notes=notes, settings=settings)
-    queries = [encoding.encode(loaded.tower.query_rows, loaded.release.two_tower) for loaded in releases]
-    heavies: dict[str, LoadedHeavy] = {}
-    if request.stage == "full":
-        heavies = {loaded.heavy.version: loaded.heavy for loaded in releases if loaded.heavy is not None}
+    try:
+        queries, heavy = _encoded(request, encoding, releases, columns)
+    except RequestError as error:
+        if request.event_time is not None or not is_of_the_future(error):
+            raise
+        # This host's clock is behind that of whoever saw the events: no reason that an auction fails.
+        event_time_us = latest_event_us(request.query, releases)
+        notes.late_s = (event_time_us - encoding.event_time_us) / 1e6
+        encoding = replace(encoding, event_time_us=event_time_us)
+        queries, heavy = _encoded(request, encoding, releases, columns)
     return RequestInputs(
         request_id=uuid.uuid4().hex if request.request_id is None else request.request_id,
         columns=columns,
@@ -68,8 +75,22 @@ def request_inputs(request: RankRequest, releases: Sequence[LoadedRelease], sett
         event_time_us=event_time_us,
         notes=notes,
         queries=queries,
-        heavy={version: _heavy_input(heavy, encoding, columns) for version, heavy in heavies.items()},
+        heavy=heavy,
     )
+
+
+def _encoded(
+    request: RankRequest,
+    encoding: QueryEncoding,
+    releases: Sequence[LoadedRelease],
+    columns: CandidateColumns | None,
+) -> tuple[list[Encoded], dict[str, HeavyInput]]:
+    """Rows for the towers of each release, and for each heavy ranker."""
+    queries = [encoding.encode(loaded.tower.query_rows, loaded.release.two_tower) for loaded in releases]
+    heavies: dict[str, LoadedHeavy] = {}
+    if request.stage == "full":
+        heavies = {loaded.heavy.version: loaded.heavy for loaded in releases if loaded.heavy is not None}
+    return queries, {version: _heavy_input(heavy, encoding, columns) for version, heavy in heavies.items()}
 
 
 def _num_survivors(request: RankRequest, settings: Settings) -> int:
