@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -68,15 +69,20 @@ class _Shown:
         self._result = result
         self._ranking = result.final.take(slice(0, limit))
         self._num_shown = len(self._ranking)
-        self._members = [np.flatnonzero(self._ranking.owners == owner) for owner in range(len(result.scored))]
+
+    @cached_property
+    def _members(self) -> list[np.ndarray]:
+        """Places of each pool's ads among those that are shown."""
+        return [np.flatnonzero(self._ranking.owners == owner) for owner in range(len(self._result.scored))]
 
     def ads(self) -> Ads:
-        owners = self._ranking.owners.tolist()
+        names = [part.release.scenario for part in self._result.scored]
+        one = len(names) == 1
         heavy = self._result.heavy
         return Ads(
             ids=self._ids(),
             utilities=self._ranking.utilities.tolist(),
-            scenarios=[self._result.scored[owner].release.scenario for owner in owners],
+            scenarios=names * self._num_shown if one else [names[owner] for owner in self._ranking.owners.tolist()],
             explored=self._ranking.explored.tolist(),
             light={task: _or_null(values) for task, values in self._light().items()},
             heavy=None
@@ -101,6 +107,9 @@ class _Shown:
     def _light(self) -> dict[str, np.ndarray]:
         """Probabilities by task [K], NaN where an ad's model lacks the task."""
         scored = self._result.scored
+        if len(scored) == 1:
+            probabilities = scored[0].probabilities_at(self._ranking.places)
+            return {task: probabilities[:, head] for head, task in enumerate(scored[0].release.tasks)}
         tasks = dict.fromkeys(task for part in scored for task in part.release.tasks)
         columns = {task: np.full(self._num_shown, np.nan) for task in tasks}
         for part, members in zip(scored, self._members, strict=True):

@@ -63,8 +63,9 @@ class Resolved:
         if not self.reasons.any():
             return Dropped()
         lists: dict[str, list[str]] = {}
-        for place in np.flatnonzero(self.reasons).tolist():
-            lists.setdefault(_NAMES[self.reasons[place]], []).append(ids[place])
+        places = self.reasons.nonzero()[0]
+        for place, reason in zip(places.tolist(), self.reasons[places].tolist(), strict=True):
+            lists.setdefault(_NAMES[reason], []).append(ids[place])
         return Dropped(**lists)
 
 

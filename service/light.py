@@ -5,11 +5,14 @@ Shapes: P ads of one pool, K survivors, H heads.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
+from contracts import compiled
 from contracts.probability import sigmoid
+from contracts.utility import top_positions
 from service.candidates import Pool
 from service.releases import LoadedRelease
 from towers.serving import score, score_rows
@@ -47,15 +50,21 @@ class ScoredPool:
     release: LoadedRelease
     pool: Pool
     logits: np.ndarray
-    probabilities: np.ndarray
     utilities: np.ndarray
+
+    @cached_property
+    def probabilities(self) -> np.ndarray:
+        """Of all ads, float64 [P, H]."""
+        return sigmoid(self.logits)
 
     def probabilities_at(self, places: np.ndarray) -> np.ndarray:
         """As :class:`Scored` says."""
-        return self.probabilities[places]
+        return sigmoid(self.logits[places])
 
-    def best(self, k: int) -> None:
-        """As :class:`Scored` says: all utilities are here."""
+    def best(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """As :class:`Scored` says."""
+        places = top_positions(self.utilities, k)
+        return places, self.utilities[places]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +88,8 @@ class Ranking:
 
     def gather(self, columns: Sequence[np.ndarray]) -> np.ndarray:
         """One column [P] of each pool to one of these ads [K]."""
+        if len(columns) == 1:
+            return columns[0][self.places]
         gathered: np.ndarray = np.zeros(len(self), np.result_type(*columns))
         for owner, column in enumerate(columns):
             members = self.owners == owner
@@ -127,6 +138,17 @@ def score_here(release: LoadedRelease, pool: Pool, query_embedding: np.ndarray) 
 
 def scored_of(release: LoadedRelease, pool: Pool, logits: np.ndarray) -> ScoredPool:
     """A pool whose logits [P, H] are known."""
-    probabilities = sigmoid(logits)
-    utilities = pool.bids * release.objectives.probability(probabilities, pool.objectives)
-    return ScoredPool(release=release, pool=pool, logits=logits, probabilities=probabilities, utilities=utilities)
+    utilities = pool.bids * sigmoid(_paid(logits, release.objectives.heads(pool.objectives)))
+    return ScoredPool(release=release, pool=pool, logits=logits, utilities=utilities)
+
+
+def _paid(logits: np.ndarray, heads: np.ndarray) -> np.ndarray:
+    """The logit of what each ad's objective pays for, float64 [P]; of an impression, which is certain, infinity."""
+    paid = np.empty(len(heads))
+    if (kernels := compiled.kernels()) is not None:
+        kernels.choose_heads(logits, heads, paid)
+        return paid
+    paid.fill(np.inf)
+    for head in range(logits.shape[1]):
+        np.copyto(paid, logits[:, head], where=heads == head)
+    return paid

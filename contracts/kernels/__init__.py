@@ -11,12 +11,13 @@ rows of a table, P rows that are asked, C candidates, H heads, D width of a head
 
 from contracts.kernels.candidates import collect, sift
 from contracts.kernels.ids import find_rows
-from contracts.kernels.rows import age_fields, pool_rows, score_half
+from contracts.kernels.rows import age_fields, choose_heads, pool_rows, score_half
 from contracts.kernels.texts import TAIL, hash_fields, head_hashes, may_repeat, split_texts
 
 __all__ = [
     "TAIL",
     "age_fields",
+    "choose_heads",
     "collect",
     "find_rows",
     "hash_fields",

@@ -61,6 +61,11 @@ def pool_rows(ids: np.ndarray, matrix: np.ndarray, uses: np.ndarray, flat: np.nd
     dim = matrix.shape[1]
     for row in range(len(ids)):
         for use in range(len(uses)):
+            for at in range(uses[use, 0], uses[use, 0] + uses[use, 1]):
+                if 0 < ids[row, at] < uses[use, 3]:
+                    for column in range(0, dim, 16):
+                        prefetch(matrix, (uses[use, 2] + ids[row, at]) * dim + column)
+        for use in range(len(uses)):
             start, first, limit, place = uses[use, 0], uses[use, 2], uses[use, 3], uses[use, 4]
             flat[row, place : place + dim] = 0
             count = 0
@@ -117,3 +122,11 @@ def age_fields(
             ids[fields[field, 1] + number] = np.int32(low - fields[field, 2]) + np.int32(3)
         at += fields[field, 0]
     return True
+
+
+@compiled(types.void, read(types.float32, 2), read(types.int64), write(types.float64))
+def choose_heads(logits: np.ndarray, heads: np.ndarray, chosen: np.ndarray) -> None:
+    """One logit of each row [P, H], of the head [P] that is named; infinity where that is H."""
+    num_heads = logits.shape[1]
+    for place in range(len(heads)):
+        chosen[place] = logits[place, heads[place]] if heads[place] < num_heads else np.inf
