@@ -16,6 +16,7 @@ from service.experiments import second_release
 from service.faults import Failure, Faults
 from service.heavies import REMOTE, LoadedHeavy, usual_survivors
 from service.heavy_watch import HeavyWatch, shown_host
+from service.memory import give_back
 from service.overlays import Overlays, overlay_name, overlay_root
 from service.releases import Kind, LoadedRelease, Snapshot, load_release
 from service.settings import Settings
@@ -75,7 +76,7 @@ class Follower:
         self._failures: dict[str, Failure] = {}
         self._faults = Faults(settings, telemetry, is_mirror=is_mirror)
         self._held_before: list[LoadedRelease] = []
-        self._is_ready = False
+        self._is_ready, self._has_let_go = False, False
 
     @property
     def store(self) -> DirectoryStore:
@@ -140,6 +141,9 @@ class Follower:
             retry_failed: Try failed releases at once.
         """
         with self._lock:
+            if self._has_let_go:  # a pause ago: requests that had begun with it are answered
+                self._has_let_go = False
+                give_back()
             try:
                 scenarios = sorted(self._store.scenarios())
             except Exception as error:
@@ -156,6 +160,7 @@ class Follower:
                 self.attempt("engines", self._renew_engines)
             if {id(loaded) for loaded in self._held_before} != {id(loaded) for loaded in self._snapshot.loaded()}:
                 self.attempt("overlays", self._tidy_overlays)
+                self._has_let_go = True
             self._held_before = []
             if scenarios and all(scenario in self._snapshot.releases for scenario in scenarios):
                 self._is_ready = True

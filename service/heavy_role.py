@@ -33,6 +33,7 @@ from service.heavy import HeavyCall
 from service.heavy_wire import PATH, REQUEST_ID_HEADER, call_of, decode_call, encode_logits, request_id_of
 from service.hot import HotApplication
 from service.media import JSON, MSGPACK
+from service.memory import give_back
 from service.problems import HttpProblem, add_problem_handlers, respond_to
 from service.repeat import repeating
 from service.request_log import RequestLog, Trace
@@ -62,7 +63,7 @@ class HeavyHost:
         self.heavies: dict[str, LoadedHeavy] = {}
         self.failures: dict[str, str] = {}
         self._tried: dict[str, float] = {}
-        self._is_stopping = False
+        self._is_stopping, self._has_let_go = False, False
 
     @property
     def is_ready(self) -> bool:
@@ -86,6 +87,9 @@ class HeavyHost:
             for version, path in wanted.items():
                 if (version not in self.heavies or has_news) and not self._is_paused(version):
                     self._open(version, path)
+            if self._has_let_go:  # a pause ago: calls that had begun with it are answered
+                give_back()
+            self._has_let_go = any(version not in wanted for version in self.heavies)
             self.heavies = {version: heavy for version, heavy in self.heavies.items() if version in wanted}
             named = {*wanted, ""}
             self.failures = {version: text for version, text in self.failures.items() if version in named}
