@@ -136,11 +136,11 @@ def _fetch(connection: Connection, part: Part, mark: Mark, aside: Path, between:
         ThreadPoolExecutor(1) as summer,
         connection.naming(f"fetching {part.name}"),
     ):
-        in_work: deque[tuple[Future[int], Future[None]]] = deque()
+        in_work: deque[tuple[Future[None], Future[None]]] = deque()
         try:
             with closing(received(connection, mark.chunks(part.name))) as chunks:
                 for chunk, content in chunks:
-                    written = writer.submit(files[chunk.file].write, content)
+                    written = writer.submit(_write, files[chunk.file], content)
                     in_work.append((written, summer.submit(hashes[chunk.file].update, content)))
                     if len(in_work) == BUFFERS:
                         _wait(in_work.popleft())
@@ -155,7 +155,11 @@ def _fetch(connection: Connection, part: Part, mark: Mark, aside: Path, between:
             raise _damaged(connection, part, mark, what)
 
 
-def _wait(in_work: tuple[Future[int], Future[None]]) -> None:
+def _write(file: BinaryIO, content: memoryview) -> None:
+    file.write(content)
+
+
+def _wait(in_work: tuple[Future[None], Future[None]]) -> None:
     for one in in_work:
         one.result()
 

@@ -3,11 +3,12 @@
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from contracts.console import shown_store
-from contracts.errors import InputError
+from contracts.errors import ArtifactError, InputError
 from contracts.release import Judgement, Release, UpdatePosition
 from indexing.prune import Pruned
 from indexing.store import DirectoryStore
@@ -103,6 +104,21 @@ def open_store(spec: str | Path, *, local: Path | None = None) -> Store:
     if "://" in text:
         raise InputError(f"--store {text!r}: expected a directory or a URL that begins with {', '.join(SCHEMES)}")
     return DirectoryStore(Path(text))
+
+
+def pull_again(store: Store) -> None:
+    """Bring what serves into the mirror anew where its files are not what they were: of a mirror that cannot be read.
+
+    Raises:
+        RedisError: Redis cannot be reached.
+        ArtifactError: Something in Redis is damaged too.
+    """
+    for scenario in store.scenarios():
+        with suppress(ArtifactError):
+            release = store.current(scenario)
+            if release is not None:
+                store.doubt(release)
+    store.refresh()
 
 
 def default_mirror(url: str) -> Path:

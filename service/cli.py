@@ -134,9 +134,9 @@ def rank_file(path: Path, settings: "Settings") -> "RankResponse":
         RequestError: A field has a wrong type or value.
         ArtifactError: A release cannot be loaded.
     """
-    from contracts.errors import InputError, RequestError
+    from contracts.errors import ArtifactError, InputError, RequestError
     from indexing.cli_options import opened_store
-    from indexing.stores import shown_store
+    from indexing.stores import pull_again, shown_store
     from service.deadline import Deadline
     from service.ranker import rank as rank_request
     from service.releases import load_snapshot
@@ -151,7 +151,13 @@ def rank_file(path: Path, settings: "Settings") -> "RankResponse":
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     store = opened_store(str(settings.store), settings.local)
-    snapshot = load_snapshot(store.local, engine_threads=settings.engine_threads)
+    try:
+        snapshot = load_snapshot(store.local, engine_threads=settings.engine_threads)
+    except (ArtifactError, OSError):
+        if store.local is store:
+            raise
+        pull_again(store)
+        snapshot = load_snapshot(store.local, engine_threads=settings.engine_threads)
     if not snapshot.releases:
         publish = "publish one: `adsieve index publish --help`; `adsieve demo` makes a whole store to look at"
         raise InputError(f"{shown_store(settings.store)}: holds no release", next_step=publish)

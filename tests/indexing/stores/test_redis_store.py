@@ -18,7 +18,7 @@ from indexing.redis_connect import RedisError
 from indexing.redis_parts import COMPLAINTS, UPLOADS, Upload, part_names, read_mark
 from indexing.redis_store import RedisStore
 from indexing.store_recovery import readable_releases
-from indexing.stores import Store
+from indexing.stores import Store, pull_again
 from indexing.update_record import Update
 
 Host = Callable[[str], RedisStore]
@@ -418,6 +418,25 @@ def test_a_damaged_copy_of_an_earlier_release_holds_no_publish_up(
         newcomer.refresh()
     assert newcomer.current("shopping") == second
     check_release(newcomer, second)
+
+
+@pytest.mark.parametrize("part", ["index", "two_tower"])
+def test_what_is_damaged_in_a_mirror_is_pulled_again_when_asked(host: Host, publish: Publish, part: str) -> None:
+    publish(host("publisher"))
+    follower = host("follower")
+    follower.refresh()
+    (release,) = follower.list("shopping")
+    directory = getattr(follower.paths(release), part)
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and path.stat().st_size:
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 4
+            path.write_bytes(data)
+            break
+    with pytest.raises(ArtifactError):
+        check_release(follower, release)
+    pull_again(follower)
+    check_release(follower, release)
 
 
 def test_a_full_disk_leaves_the_mirror_as_it_was(host: Host, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
