@@ -61,6 +61,10 @@ def judge_until(log: LogPaths, until: datetime) -> str | None:
     return None
 
 
+def _nearest(times: np.ndarray, time: int) -> int:
+    return int(times[np.abs(times - time).argmin()])
+
+
 def _moment(microseconds: int) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
 
@@ -87,9 +91,10 @@ def split_moments(log: LogPaths) -> dict[str, str]:
     if len(np.unique(times)) < MIN_MOMENTS:
         raise LogError(f"{log.requests}: expected requests of at least {MIN_MOMENTS} moments, got {len(times)}")
     found = [int(times[int(share * len(times))]) for share in (TEACHER_SHARE, STUDENT_SHARE)]
-    midnights = [round(time / _DAY_US) * _DAY_US for time in found]
-    if times[0] < midnights[0] < midnights[1] <= times[-1]:
-        found = midnights
+    midnights = np.arange(times[0] // _DAY_US + 1, times[-1] // _DAY_US + 1) * _DAY_US
+    if len(midnights) > 1:
+        student = _nearest(midnights[1:], found[1])
+        found = [_nearest(midnights[midnights < student], found[0]), student]
     elif found[0] == found[1]:
         distinct = np.unique(times)
         found = [int(distinct[-2]), int(distinct[-1])]
