@@ -16,8 +16,12 @@ import adsieve
 from adlogs.simulate import simulate
 
 PAGE = Path(adsieve.__file__).parent / "docs" / "tutorial.md"
-COMMANDS = [
-    line.replace("\\\n", " ") for line in re.findall(r"^    \$ ((?:.*\\\n)*.*)$", PAGE.read_text(), re.MULTILINE)
+LINE = re.compile(r"^    \$ ((?:.*\\\n)*.*)$", re.MULTILINE)
+COMMANDS = [line.replace("\\\n", " ") for line in LINE.findall(PAGE.read_text())]
+EXCERPTS = [
+    line.split("...")[0].strip()
+    for block in re.findall(r"```(?:yaml|text)\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    for line in block.splitlines()
 ]
 
 
@@ -45,11 +49,10 @@ def run(place: Path, command: str) -> str:
     """Run one line in a shell, with our command first in its path."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=place, env=environment, capture_output=True, text=True, check=False
-    )
+    shell = ["bash", "-c", command]
+    done = subprocess.run(shell, cwd=place, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def winners(report: dict[str, Any], model: str) -> dict[str, Any]:
