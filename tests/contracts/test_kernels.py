@@ -1,0 +1,189 @@
+"""Each compiled kernel gives what its reference gives: NumPy, a dict, or a loop over values."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from contracts import compiled
+from contracts.hashing import hash_ids
+from indexing import id_keys
+from indexing.id_keys import text_keys
+from indexing.id_table import IdTable
+from service import candidates
+from towers.serving import score
+
+pytest.importorskip("numba")
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=70)
+LONG_TEXT = st.builds(lambda text, times: text * times, ANY_TEXT, st.integers(0, 4))
+NEAR = ["", "a", "ab", "a" * 7, "a" * 8, "a" * 15, "a" * 16, "a" * 17, "a" * 31, "a" * 32, "a" * 64, "a" * 65, "ä" * 8]
+texts = st.lists(ANY_TEXT | LONG_TEXT | st.sampled_from(NEAR), max_size=40)
+
+
+@pytest.fixture(scope="module")
+def kernels() -> ModuleType:
+    assert compiled.prepare()
+    found = compiled.kernels()
+    assert found is not None
+    return found
+
+
+@contextmanager
+def in_numpy() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "_loaded", None)
+        yield
+
+
+@settings(max_examples=100, deadline=None)
+@given(texts, st.integers(4, 2**31 - 1))
+@example(NEAR, 1000)
+@example(["a\0b"], 10)
+@example([], 10)
+def test_ids_of_texts_are_those_of_the_plain_hash(kernels: ModuleType, given_texts: list[str], buckets: int) -> None:
+    half = len(given_texts) // 2
+    data = np.frombuffer("\0".join(given_texts).encode() + kernels.TAIL, np.uint8)
+    fields = np.array([[half, 3, buckets], [len(given_texts) - half, 3 + half, 17]], np.int64)
+    ids = np.full(len(given_texts) + 4, -1, np.int32)
+    done = kernels.hash_fields(data, fields, ids)
+    if any("\0" in text for text in given_texts) or not given_texts:
+        assert not done
+        return
+    wanted = [*hash_ids(given_texts[:half], buckets).tolist(), *hash_ids(given_texts[half:], 17).tolist()]
+    assert done
+    assert ids.tolist() == [-1, -1, -1, *wanted, -1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.integers(-50, 400), max_size=8), max_size=3), st.lists(st.integers(0, 300), max_size=6))
+def test_buckets_of_ages_are_those_of_a_sorted_search(
+    kernels: ModuleType, ages: list[list[int]], edges: list[int]
+) -> None:
+    now_us, edges_us = 1_000_000, np.array(sorted(edges), np.int64) * 1000
+    fields, place = [], 1
+    for field in ages:
+        fields.append([len(field), place, 0, len(edges_us)])
+        place += len(field)
+    ids = np.full(place + 1, -1, np.int32)
+    millis = np.array([now_us // 1000 - age for field in ages for age in field], np.int64)
+    done = kernels.age_fields(millis, np.array(fields, np.int64).reshape(-1, 4), edges_us, now_us, 2000, ids)
+    assert done == all(field == sorted(field) and min(field, default=0) >= 0 for field in ages)
+    if done:
+        flat = np.array([age * 1000 for field in ages for age in field])
+        assert ids.tolist() == [-1, *(np.searchsorted(edges_us, flat, side="right") + 3).tolist(), -1]
+
+
+def test_a_moment_out_of_range_has_no_age(kernels: ModuleType) -> None:
+    field, edges, ids = np.array([[1, 0, 0, 1]]), np.array([5]), np.zeros(1, np.int32)
+    assert kernels.age_fields(np.array([-10]), field, edges, 0, 10, ids)
+    assert not kernels.age_fields(np.array([-11]), field, edges, 0, 10, ids)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), texts, st.sampled_from([1, 3, 2**64]))
+def test_ids_are_found_as_in_a_dict(kernels: ModuleType, data: st.DataObject, given_ids: list[str], few: int) -> None:
+    ids = list(dict.fromkeys(given_ids))
+    asked = data.draw(st.lists(st.sampled_from([*ids, "\ud800", ""]) | ANY_TEXT, max_size=40))
+    true_hashes = id_keys.hashes
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
+        if few < 2**64:
+            patch.setattr(id_keys, "hashes", lambda keys: true_hashes(keys) % np.uint64(few) << np.uint64(44))
+        table = IdTable.build(ids, Path(directory) / "ids")
+        rows = {ad_id: row for row, ad_id in enumerate(ids)}
+        assert table.lookup(asked).tolist() == [rows.get(ad_id, -1) for ad_id in asked]
+        with in_numpy():
+            assert table.lookup(asked).tolist() == [rows.get(ad_id, -1) for ad_id in asked]
+
+
+def test_full_buckets_overflow_into_others(kernels: ModuleType, tmp_path: Path) -> None:
+    ids = [f"ad-{number}" for number in range(30_000)]
+    table = IdTable.build(ids, tmp_path / "ids")
+    assert (np.asarray(table._tags)[:, -1] != 0).any()
+    assert table.lookup(ids[::-1]).tolist() == list(range(30_000))[::-1]
+    assert (table.lookup([f"ad-{number}" for number in range(30_000, 60_000)]) == -1).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(texts)
+@example(["a\0", "a\0", "b"])
+@example(["\ud800"])
+def test_keys_are_the_same_bits_and_tell_repetitions(kernels: ModuleType, ids: list[str]) -> None:
+    keys = text_keys(ids)
+    with in_numpy():
+        plain = text_keys(ids)
+        np.testing.assert_array_equal(keys.heads, plain.heads)
+        np.testing.assert_array_equal(keys.hashes, plain.hashes)
+        assert [keys.text(at) for at in range(len(ids))] == [plain.text(at) for at in range(len(ids))]
+        assert keys.has_long == plain.has_long
+        assert id_keys.may_repeat(plain) == (len(set(ids)) < len(ids))
+    assert id_keys.may_repeat(keys) == (len(set(ids)) < len(ids))
+
+
+@pytest.mark.parametrize(("dim", "heads"), [(1, 1), (31, 2), (32, 2), (64, 1), (70, 3)])
+def test_scores_are_those_of_matrix_products(kernels: ModuleType, dim: int, heads: int) -> None:
+    rng = np.random.default_rng(dim)
+    vectors = rng.normal(size=(200, dim * heads)).astype(np.float16)
+    vectors[3], vectors[4, 0] = np.float16(6e-8), np.float16(65504)  # subnormal, largest
+    bias, query = rng.normal(size=(200, heads)).astype(np.float32), rng.normal(size=(heads, dim + 2))
+    rows = rng.integers(-1, 200, 77).astype(np.int32)
+    logits = np.full((77, heads), np.nan, np.float32)
+    kernels.score_half(vectors.view(np.uint16), bias, rows, query.astype(np.float32), logits)
+    assert np.isnan(logits[rows < 0]).all()
+    own, asked = rows[rows >= 0], query.astype(np.float32).astype(np.float64)
+    exact = np.einsum("chd,hd->ch", vectors[own].reshape(-1, heads, dim).astype(np.float64), asked[:, :dim])
+    exact += bias[own] * asked[:, dim] + asked[:, dim + 1]
+    size = np.einsum("chd,hd->ch", np.abs(vectors[own].astype(np.float64)).reshape(-1, heads, dim), abs(asked[:, :dim]))
+    assert (np.abs(logits[rows >= 0] - exact) <= 1e-6 * (size + 10)).all()
+    gathered = score(query.astype(np.float32), vectors[own], bias[own])
+    np.testing.assert_array_equal(gathered, logits[rows >= 0])  # an ad scores the same wherever its row lies
+
+
+def test_what_is_paid_for_is_one_column(kernels: ModuleType) -> None:
+    logits, chosen = np.array([[1, 2], [3, 4], [5, 6]], np.float32), np.zeros(3)
+    kernels.choose_heads(logits, np.array([1, 0, 2]), chosen)
+    assert chosen.tolist() == [2.0, 3.0, np.inf]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 30), st.booleans(), st.booleans())
+def test_candidates_are_sifted_and_collected_as_in_numpy(
+    kernels: ModuleType, seed: int, count: int, has_states: bool, valid: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    owners, rows = rng.integers(-1, 2, count).astype(np.int16), rng.integers(-1, 9, count).astype(np.int32)
+    reasons = rng.integers(0, 2, count).astype(np.int8)
+    states = rng.integers(0, 2, 9 if has_states else 0).astype(np.uint8)
+    own_bids = rng.choice([np.nan, 1.5] if valid else [np.nan, 1.5, -1.0, np.inf], 9).astype(np.float32)
+    bids = rng.choice([np.nan, 2.0] if valid else [np.nan, 2.0, -2.0, np.inf], count)
+    own_codes, codes = rng.integers(-1, 2, 9).astype(np.int8), np.array([5, 6, 7])
+    found = []
+    for sift, collect in ((kernels.sift, kernels.collect), (candidates.sifted, candidates.collected)):
+        marked, filled = reasons.copy(), bids.copy()
+        invalid = sift(1, owners, rows, marked, 0, 4, states, 1, own_bids, filled)
+        room = np.zeros(count, np.int64), np.zeros(count, np.int32), np.zeros(count), np.zeros(count, np.int64)
+        kept = collect(1, owners, marked, 0, rows, filled, own_codes, codes, *room)
+        found.append([bool(invalid), marked, filled, kept, *(column[:kept] for column in room)])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_without_a_place_for_compiled_code_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert Path(compiled._cache()).parent == tmp_path / "adsieve" / "kernels"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert compiled._cache() == ""
+
+
+def test_kernels_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    with in_numpy():
+        monkeypatch.setenv("ADSIEVE_COMPILED", "0")
+        assert not compiled.prepare()
+        assert compiled.kernels() is None
