@@ -27,7 +27,7 @@ def health_router(follower: Follower, telemetry: Telemetry) -> APIRouter:
         state = readiness(follower, telemetry.serving.num_loading)
         return Response(msgspec.json.encode(state), 200 if state.ready else 503, media_type=JSON)
 
-    @router.get("/metrics", summary="Prometheus metrics", responses=_METRICS, response_class=Response)
+    @router.get("/metrics", summary="Prometheus metrics", responses=METRICS, response_class=Response)
     async def metrics() -> Response:
         text, content_type = await asyncio.to_thread(telemetry.exposition)  # it takes milliseconds
         return Response(text, headers={"Content-Type": content_type})
@@ -41,6 +41,6 @@ def health_router(follower: Follower, telemetry: Telemetry) -> APIRouter:
 
 _READY = answers(Readiness, problems=())
 _READY[503] = {**_READY[200], "description": "Not yet: no release is loaded and warm for every scenario"}
-_METRICS: dict[int | str, dict[str, Any]] = {
+METRICS: dict[int | str, dict[str, Any]] = {
     200: {"description": "Text exposition", "content": {"text/plain": {"schema": {"type": "string"}}}}
 }

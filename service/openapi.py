@@ -71,13 +71,19 @@ def document(app: FastAPI, *, rank_token: bool, more: tuple[type, ...] = ()) -> 
         more: Other types that routes of the application refer to.
     """
     if app.openapi_schema is None:
-        schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        _, components = msgspec.json.schema_components((*_TYPES, *more), ref_template=_REF)
-        schema.setdefault("components", {}).setdefault("schemas", {}).update(components)
-        schemes = {name: {"type": "http", "scheme": "bearer"} for name in ("admin_token", "rank_token")}
-        schema["components"]["securitySchemes"] = schemes
+        schema = described(app, (*_TYPES, *more), ("admin_token", "rank_token"))
         for path, routes in schema["paths"].items():
             if rank_token and path.startswith("/rank"):
                 routes["post"]["security"] = [{"rank_token": []}]
+    return app.openapi_schema or {}
+
+
+def described(app: FastAPI, types: tuple[type, ...], tokens: tuple[str, ...]) -> dict[str, Any]:
+    """FastAPI's document with the schemas of raw types and the names of tokens; made once an app."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        _, components = msgspec.json.schema_components(types, ref_template=_REF)
+        schema.setdefault("components", {}).setdefault("schemas", {}).update(components)
+        schema["components"]["securitySchemes"] = {name: {"type": "http", "scheme": "bearer"} for name in tokens}
         app.openapi_schema = schema
     return app.openapi_schema

@@ -4,6 +4,7 @@ import random
 
 import hypothesis
 import msgspec
+import numpy as np
 import pytest
 import schemathesis
 from fastapi.testclient import TestClient
@@ -14,7 +15,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from contracts.encoding import Encoded
 from service.app import create_app
+from service.heavy import HeavyCall
+from service.heavy_role import create_heavy_app
+from service.heavy_wire import encode_call
 
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]  # no 500 is documented
 ODD_VALUES = [
@@ -57,8 +62,27 @@ def app(settings):
     return app
 
 
+@pytest.fixture
+def heavy_app(settings):
+    app = create_heavy_app(settings)
+    app.state.host.poll()
+    assert app.state.host.is_ready
+    return app
+
+
+ROUTES = {
+    *("/rank", "/rank/batch", "/health/live", "/health/ready", "/metrics", "/releases"),
+    *("/admin/rollback", "/admin/reload"),
+}
+HEAVY_ROUTES = {"/heavy", "/health/live", "/health/ready", "/metrics"}
+
+
 def test_requests_made_from_the_document(app):
-    make_requests(app, 25)
+    assert make_requests(app, 25) >= ROUTES
+
+
+def test_requests_made_from_the_document_of_a_heavy_host(heavy_app):
+    assert make_requests(heavy_app, 25) == HEAVY_ROUTES
 
 
 @pytest.mark.slow
@@ -66,12 +90,22 @@ def test_many_requests_made_from_the_document(app):
     make_requests(app, 3_000)
 
 
+@pytest.mark.slow
+def test_many_requests_made_from_the_document_of_a_heavy_host(heavy_app):
+    make_requests(heavy_app, 3_000)
+
+
 def make_requests(app, count):
-    """Let Schemathesis make ``count`` requests for each operation and check every answer against the document."""
-    document = schemathesis.openapi.from_asgi("/openapi.json", app)
-    properties = document.raw_schema["components"]["schemas"]["RankRequest"]["properties"]
-    properties["scenario"] = {"enum": ["shopping", "standard", "auto"]}  # or else nearly all names are unknown ones
+    """Let Schemathesis make ``count`` requests for each operation and check every answer against the document.
+
+    Returns the paths that were asked.
+    """
+    document, paths = schemathesis.openapi.from_asgi("/openapi.json", app), set()
+    schemas = document.raw_schema["components"]["schemas"]
+    if "RankRequest" in schemas:  # or else nearly all names are unknown ones
+        schemas["RankRequest"]["properties"]["scenario"] = {"enum": ["shopping", "standard", "auto"]}
     for found in document.get_all_operations():
+        paths.add(found.ok().path)
 
         @hypothesis.settings(max_examples=count, derandomize=True, deadline=None, suppress_health_check=HealthCheck)
         @given(case=found.ok().as_strategy())
@@ -79,6 +113,7 @@ def make_requests(app, count):
             case.call_and_validate(checks=CHECKS)
 
         check()
+    return paths
 
 
 def test_mutated_requests_are_answered_or_refused(app, example_query):
@@ -89,7 +124,44 @@ def test_mutated_requests_are_answered_or_refused(app, example_query):
 @pytest.mark.slow
 def test_many_mutated_requests_are_answered_or_refused(app, example_query):
     with TestClient(app) as client:
-        mutate_and_send(client, example_query, 20_000)
+        mutate_and_send(client, example_query, 100_000)
+
+
+def test_mutated_calls_are_answered_or_refused(heavy_app, snapshot):
+    with TestClient(heavy_app) as client:
+        mutate_and_call(client, snapshot, 500)
+
+
+@pytest.mark.slow
+def test_many_mutated_calls_are_answered_or_refused(heavy_app, snapshot):
+    with TestClient(heavy_app) as client:
+        mutate_and_call(client, snapshot, 100_000)
+
+
+def mutate_and_call(client, snapshot, count):
+    """Calls of the heavy stage, their fields and bytes changed; another version than the host's is 503."""
+    rng = random.Random(8)
+    heavy = snapshot.releases["shopping"].heavy
+    encoders = (heavy.encoders.query_encoder, heavy.encoders.ad_encoder, heavy.encoders.pair_encoder)
+    query, ads, pair = (
+        Encoded(
+            np.ones((rows, encoder.layout.num_ids), np.int32), np.ones((rows, encoder.layout.num_floats), np.float32)
+        )
+        for encoder, rows in zip(encoders, (1, 3, 3), strict=True)
+    )
+    call = HeavyCall(heavy=heavy, query=query, ads=ads, pair=pair, members=np.arange(3))
+    valid = msgspec.msgpack.decode(encode_call(call, timeout_ms=None))
+    statuses, version = set(), heavy.version
+    for _ in range(count):
+        packed = msgspec.msgpack.encode(mutated(valid, rng))
+        if rng.random() < 0.5:
+            packed = damaged(packed, rng)
+        response = client.post("/heavy", content=packed, headers={"Content-Type": "application/msgpack"})
+        assert response.status_code in (200, 400, 422, 503), (response.text, packed)
+        if response.status_code == 503:
+            assert response.json()["type"].endswith((":not-serving", ":deadline")), (response.text, version)
+        statuses.add(response.status_code)
+    assert statuses == {200, 400, 422, 503}
 
 
 def mutate_and_send(client, example_query, count):

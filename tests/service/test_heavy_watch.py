@@ -16,7 +16,8 @@ from service.api import Degraded
 from service.app import create_app
 from service.deadline import Deadline
 from service.follower import Follower
-from service.heavy_role import HeavyHost, create_heavy_app
+from service.heavy_host import HeavyHost
+from service.heavy_role import create_heavy_app
 from service.heavy_watch import HeavyWatch, shown_host
 from service.overlays import Overlays
 from service.ranker import rank
