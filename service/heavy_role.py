@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI
@@ -65,7 +66,7 @@ def create_heavy_app(settings: Settings) -> FastAPI:
     pages = {"docs_url": None, "redoc_url": None}  # they load scripts from other hosts
     app = HotApplication({PATH: route}, title="adsieve heavy", version="1", lifespan=lifespan, **pages)
     app.openapi = lambda: described(app, (HeavyRequest, HeavyAnswer, HeavyState, Problem), ("heavy_token",))  # type: ignore[method-assign]
-    security = {"security": [{"heavy_token": []}]} if settings.heavy_token is not None else {}
+    security: dict[str, Any] = {"security": [{"heavy_token": []}]} if settings.heavy_token is not None else {}
     summary, wanted = "Run a heavy ranker on one request's survivors", body(HeavyRequest, MSGPACK)
     app.include_router(
         hot_router(PATH, route, summary=summary, responses=_CALL_ANSWERS, openapi_extra=wanted | security)
