@@ -87,7 +87,7 @@ def test_out_is_apart_from_what_is_read(
             (tmp_path / name.strip("-")).mkdir()
             values[name] = name.strip("-")
     values[option] = read
-    given = [word for name, value in values.items() for word in ((value,) if name in ("SOURCE", "LOGS") else (name, value))]
+    given = [word for name, value in values.items() for word in ((value,) if name.isupper() else (name, value))]
     monkeypatch.setattr("sys.argv", ["adsieve", *command.split(), *given, *OTHERS.get(command, ()), OUT, written])
     with pytest.raises(SystemExit) as stopped:
         adsieve.main()
