@@ -16,7 +16,7 @@ PREFIX = "ADSIEVE_"
 OTHERS = (
     *("REDIS_PASSWORD", "REDIS_CA", "REDIS_CERT", "REDIS_KEY"),
     *("REDIS_TIMEOUT_S", "REDIS_ANSWER_TIMEOUT_S", "REDIS_CONNECT_TIMEOUT_S"),
-    *("KUAIRAND", "ECHO", "NAIVE"),
+    *("KUAIRAND", "ECHO", "NAIVE", "COMPILED"),
 )
 """Variables, less their prefix, that are no settings of the service: of the Redis store, of tests and benchmarks."""
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from contracts import compiled
 from contracts.errors import MismatchError
 from contracts.layout import SideLayout, side_layout
 from contracts.schema import Feature, FeatureSchema, SequenceField, Table
@@ -125,6 +126,24 @@ def test_equals_a_plain_loop(layout, tables, monkeypatch, pool_sequences, merge_
     for name, (embeddings, mask) in sequences.items():
         np.testing.assert_array_equal(looked_up.sequences[name][0], embeddings)
         np.testing.assert_array_equal(looked_up.sequences[name][1], mask)
+
+
+@pytest.mark.parametrize("merge_limit", [0, 300, 1 << 20], ids=["mapped", "mixed", "merged"])
+def test_a_compiled_loop_pools_the_same_bits_where_no_events_are_kept(layout, tables, monkeypatch, merge_limit):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(lookup, "MERGE_LIMIT_BYTES", merge_limit)
+    ids, floats = random_rows(layout, 17)
+    call = TableLookup(layout, tables, pool_sequences=True, keep_events=False)
+    assert compiled.prepare()
+    found = call(ids, floats)
+    outside = ids.copy()
+    outside[3, layout.bags[0].start] = 50
+    with pytest.raises(MismatchError, match=layout.bags[0].name):
+        call(outside, floats)
+    monkeypatch.setattr(compiled, "_loaded", None)
+    np.testing.assert_array_equal(found.flat, call(ids, floats).flat)
+    np.testing.assert_allclose(found.flat, plain(layout, tables, ids, floats, True)[0], atol=1e-6)
+    assert found.sequences == {}
 
 
 @pytest.mark.parametrize("few_events", [2, 3, 100])
