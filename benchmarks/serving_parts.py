@@ -1,8 +1,10 @@
 """What a request to adsieve consists of, each part measured alone in this process, and the query path the naive way.
 
-Parts: decode, query path (encode, look-up, tower), id look-up, gather and score, top-k, encode, and by wrk the echo of
-a body of the same size by an application that does nothing. Blocks of ``CALLS`` calls by turns, other bodies in each
-call; medians over all calls. The rest of a request is what these parts do not cover.
+Parts: decode, check the candidates' columns, query path (encode, look-up, tower), resolve (id look-up, states,
+repetitions, bids), score, top-k, answer (its columns), encode, metrics, and by wrk the echo of a body of the same size
+by an application that does nothing. Blocks of ``CALLS`` calls by turns, other bodies in each call; medians over all
+calls. The rest of a request is what these parts do not cover: what holds them together, and that each finds the caches
+as another part left them.
 """
 
 import time
@@ -24,16 +26,19 @@ from benchmarks.serving_systems import echo
 from benchmarks.serving_world import World, query_spec
 from benchmarks.serving_wrk import run_wrk, write_script
 from contracts.bundle import open_bundle
-from contracts.utility import top_positions
-from service.api import RankRequest, RankResponse
+from service.api import RankRequest
 from service.app import create_app
+from service.candidates import resolve
 from service.deadline import Deadline
 from service.features import FeatureNotes, QueryEncoding
-from service.ranker import rank
+from service.heavy_runner import DirectRunner
+from service.light import score_pool
+from service.ranker import Outcome, Underway, light_stage, rank
 from service.releases import LoadedRelease, Snapshot
 from service.settings import Settings
-from service.wire import decode_request, encode_response
-from towers.serving import score
+from service.survivors import choose_survivors
+from service.telemetry import Telemetry
+from service.wire import candidate_columns, decode_request, encode_response
 
 ROUNDS, CALLS = 8, 20
 EVENT_TIME_US = int(EVENT_TIME.timestamp() * 1e6)
@@ -47,10 +52,9 @@ class Asked:
 
     body: bytes
     request: RankRequest
-    rows: np.ndarray
     embedding: np.ndarray
-    utilities: np.ndarray
-    response: RankResponse
+    underway: Underway
+    outcome: Outcome
 
 
 def measure_parts(
@@ -71,13 +75,10 @@ def measure_parts(
 def _ask(body: Mapping[str, Any], snapshot: Snapshot, release: LoadedRelease, settings: Settings) -> Asked:
     sent = msgspec.json.encode(body)
     request = decode_request(sent)
-    rows = release.live.lookup(body["candidates"]["ids"])
-    rows = rows[rows >= 0]
     embedding = _query_path(request, release, settings)
-    response = rank(request, snapshot, settings, Deadline()).response
-    pins = release.live.pins(rows)
-    utilities = score(embedding, pins.vectors, pins.bias, pins.scales)[:, 0].astype(np.float64)
-    return Asked(sent, request, rows, embedding, utilities, response)
+    underway = light_stage(request, snapshot, settings, Deadline())
+    underway.start_heavy(DirectRunner())
+    return Asked(sent, request, embedding, underway, underway.finish())
 
 
 def _query_path(request: RankRequest, release: LoadedRelease, settings: Settings) -> np.ndarray:
@@ -93,26 +94,37 @@ def _ours(asked: Sequence[Asked], snapshot: Snapshot, release: LoadedRelease, se
         encoding = QueryEncoding(query=query, event_time_us=EVENT_TIME_US, notes=notes, settings=settings)
         return encoding.encode(release.tower.query_rows, release.release.two_tower)
 
-    def lookup(place: int) -> object:
+    def check(place: int) -> object:
         candidates = asked[place].request.candidates
-        return release.live.lookup(candidates["ids"] if isinstance(candidates, dict) else candidates or [])
+        return None if candidates is None else candidate_columns(candidates, max_candidates=settings.max_candidates)
 
-    def gather_and_score(place: int) -> object:
-        pins = release.live.pins(asked[place].rows)
-        return score(asked[place].embedding, pins.vectors, pins.bias, pins.scales)
+    def resolved(place: int) -> object:
+        columns = asked[place].underway.inputs.columns
+        return None if columns is None else resolve(columns, [release], [], (), settings)
+
+    def scored(place: int) -> object:
+        return score_pool(release, asked[place].underway.resolved.pools[0], asked[place].embedding)
+
+    def survivors(place: int) -> object:
+        pools, count = asked[place].underway.scored, settings.survivors
+        return choose_survivors(pools, count, quotas={}, explore_share=0.0, request_id="")
 
     def whole(place: int) -> object:
         response = rank(decode_request(asked[place].body), snapshot, settings, Deadline()).response
         return encode_response(response)
 
+    telemetry = Telemetry()
     return {
         "decode": lambda place: decode_request(asked[place].body),
+        "check": check,
         "query path": lambda place: _query_path(asked[place].request, release, settings),
         "query path, encoding alone": encode,
-        "id look-up": lookup,
-        "gather and score": gather_and_score,
-        "top-k": lambda place: top_positions(asked[place].utilities, settings.survivors),
-        "encode": lambda place: encode_response(asked[place].response),
+        "resolve": resolved,
+        "score": scored,
+        "top-k": survivors,
+        "answer": lambda place: asked[place].underway.finish(),
+        "metrics": lambda place: telemetry.observe(asked[place].outcome),
+        "encode": lambda place: encode_response(asked[place].outcome.response),
         "whole request in process": whole,
     }
 
@@ -147,12 +159,15 @@ def _in_turns(calls: Mapping[str, Call], num_bodies: int) -> dict[str, float]:
 
 def _echo(asked: Sequence[Asked], work: Path, seconds: float) -> float:
     script = write_script([one.body for one in asked], {"Content-Type": "application/json"}, work / "echo-bodies")
-    with echo(encode_response(asked[0].response), work) as server:
+    with echo(encode_response(asked[0].outcome.response), work) as server:
         run_wrk(server.url, script, connections=1, seconds=1)
         return run_wrk(server.url, script, connections=1, seconds=seconds).p50
 
 
-PARTS = ("decode", "query path", "id look-up", "gather and score", "top-k", "encode", "HTTP echo")
+PARTS = (
+    *("decode", "check", "query path", "resolve", "score", "top-k", "answer", "encode", "metrics"),
+    "HTTP echo",
+)
 
 
 def sum_of_parts(found: Mapping[str, float]) -> float:
