@@ -122,12 +122,12 @@ class CsvMapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         scenario: Of every request and ad without a scenario of its own.
         eligible_per_request: Of impressions only: ads of the same day that join each request as eligible, drawn at
             random. A light ranker must also see what was not shown.
-        impressions: See above.
-        requests: See above.
-        candidates: See above.
+        impressions: The table of impressions, where requests and candidates are made of it.
+        requests: The table of requests, where it is apart.
+        candidates: The table of ads in requests, where it is apart.
         ads: The catalogue; without ``valid_from`` it holds from the first day of the log on.
         outcomes: What became of candidates, where that comes apart.
-        lookups: By a name of your choice.
+        lookups: Tables that join the requests, by a name of your choice.
 
     Raises:
         ConfigError: Rules across fields do not hold; one line a fault.

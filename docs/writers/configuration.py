@@ -19,6 +19,7 @@ brackets. A single option of the command, such as `--epochs`, wins over the file
 
 def page() -> str:
     """The whole page."""
+    from adlogs.csv_mapping import Column, CsvMapping, Lookup, TableMapping
     from distill.config import DistillConfig
     from distill.gate_limits import Limits
     from distill.presets import PRESETS as STUDENTS
@@ -45,6 +46,10 @@ def page() -> str:
         ("`adsieve index build`", "", "", [("", IndexConfig, None)]),
         ("`adsieve index publish --limits`", "A file of its own. A limit that is null is not judged.", "", [
             ("", ReleaseLimits, None)
+        ]),
+        ("`adsieve convert csv --mapping`", "A file of its own, which `--propose` writes.", "", [
+            ("", CsvMapping, None), ("TABLE.", TableMapping, None), ("lookups.NAME.", Lookup, None),
+            ("TABLE.columns.COLUMN.", Column, None),
         ]),
     )  # fmt: skip
     parts = [HEAD]
@@ -111,6 +116,8 @@ def values(kind: Any) -> str:
             return "text"
         case inspect.VarTupleType() | inspect.ListType():
             return f"list of: {values(kind.item_type)}"
+        case inspect.StructType():
+            return "keys as below"
         case inspect.DictType():
             return f"mapping from {values(kind.key_type)} to: {values(kind.value_type)}"
     raise TypeError(f"no words for {kind}")
