@@ -45,12 +45,10 @@ def convert_csv(directory: Path, mapping_file: Path, out: Path) -> dict[str, Any
         raise LogError(f"{directory}: no such folder, expected one with CSV files")
     findings = Findings()
     with published_directory(out) as aside:
-        if mapping.impressions is not None:
-            spill = Path(mkdtemp(prefix=".days-", dir=aside))
-            convert_impressions(directory, mapping, aside, spill, findings)
-            shutil.rmtree(spill)
-        else:
-            convert_datasets(directory, mapping, aside, findings)
+        spill = Path(mkdtemp(prefix=".rows-", dir=aside))
+        convert = convert_datasets if mapping.impressions is None else convert_impressions
+        convert(directory, mapping, aside, spill, findings)
+        shutil.rmtree(spill)
         log = LogPaths.under(aside)
         _verify(log, aside, mapping_file)
         record = {**findings.record(), **split_moments(log)}

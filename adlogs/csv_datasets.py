@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from adlogs.csv_catalogue import ListedAds
+from adlogs.csv_grouping import GroupCheck, group_rows
 from adlogs.csv_mapping import NEEDED, CsvMapping
 from adlogs.csv_spill import DAY_US
 from adlogs.csv_stages import ELIGIBLE, scenarios, stages_by_outcome, stages_of, without_unshown_outcomes
@@ -17,13 +18,14 @@ from contracts.columns import instants
 from contracts.errors import LogError
 
 
-def convert_datasets(directory: Path, mapping: CsvMapping, out: Path, findings: Findings) -> None:
-    """Write the datasets below ``out``, each file's rows in their order.
+def convert_datasets(directory: Path, mapping: CsvMapping, out: Path, spill: Path, findings: Findings) -> None:
+    """Write the datasets below ``out``, each file's rows in their order, the candidates of a request together.
 
     Args:
         directory: Folder of the CSV files.
         mapping: With requests, candidates and ads.
         out: An empty directory.
+        spill: Another; candidates that are not in the order of requests lie there meanwhile.
         findings: Counts and warnings are noted there.
 
     Raises:
@@ -35,7 +37,7 @@ def convert_datasets(directory: Path, mapping: CsvMapping, out: Path, findings: 
     first = _write_requests(directory, mapping, writer, findings)
     begins = first // DAY_US * DAY_US
     ListedAds(directory, mapping, mapping.ads, writer, begins, findings).finish()
-    _write_candidates(directory, mapping, writer, findings)
+    _write_candidates(directory, mapping, writer, findings, out, spill)
     if mapping.outcomes is not None:
         parts = PartWriter(writer, "outcomes")
         for rows in _rows("outcomes", directory, mapping, findings):
@@ -63,9 +65,12 @@ def _write_requests(directory: Path, mapping: CsvMapping, writer: LogWriter, fin
     return earliest
 
 
-def _write_candidates(directory: Path, mapping: CsvMapping, writer: LogWriter, findings: Findings) -> None:
-    parts = PartWriter(writer, "candidates")
+def _write_candidates(
+    directory: Path, mapping: CsvMapping, writer: LogWriter, findings: Findings, out: Path, spill: Path
+) -> None:
+    parts, check = PartWriter(writer, "candidates"), GroupCheck()
     for rows in _rows("candidates", directory, mapping, findings):
+        check.add(rows["request_id"].combine_chunks())
         known = {"stage", "shown"} & set(rows.schema.names)
         stages = stages_of(rows, otherwise=ELIGIBLE) if known else stages_by_outcome(rows)
         rows = rows.drop_columns(sorted(known)).append_column("stage", stages)
@@ -73,6 +78,8 @@ def _write_candidates(directory: Path, mapping: CsvMapping, writer: LogWriter, f
     parts.close()
     if not writer.counts["candidates"]:
         raise LogError(f"{directory}: the files of candidates hold no row below their header")
+    if not check.is_grouped:
+        group_rows(out / "candidates", spill)
 
 
 def _rows(name: str, directory: Path, mapping: CsvMapping, findings: Findings) -> Iterator[pa.Table]:

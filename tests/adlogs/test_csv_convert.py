@@ -4,6 +4,7 @@ import csv
 import gzip
 import importlib.util
 import io
+import itertools
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import adlogs.csv_files
+import adlogs.csv_grouping
 import adlogs.csv_spill
 from adlogs.csv_convert import convert_csv
 from adlogs.csv_propose import propose_mapping
@@ -290,6 +292,64 @@ def test_a_lookup_with_two_rows_of_a_key_is_refused(folder: Path, convert: Any) 
     write_csv(folder / "people.csv", ["who", "tags"], [["u1", "x"], ["u1", "y"]])
     with pytest.raises(LogError, match=r"people\.csv: user_id 'u1' has several rows, expected one"):
         convert(folder, MAPPING.format(eligible=0))
+
+
+def write_datasets(folder: Path, pairs: list[list[str]]) -> str:
+    """Requests, candidates and ads apart, in one folder; returns their mapping."""
+    moments = [[f"r{number}", f"2026-03-01 {number // 60:02d}:{number % 60:02d}:00"] for number in range(90)]
+    write_csv(folder / "requests.csv", ["id", "at"], moments)
+    write_csv(folder / "pairs.csv", ["id", "ad", "ok"], pairs)
+    write_csv(folder / "ads.csv", ["ad"], [[f"a{number}"] for number in range(9)])
+    return """
+version: 1
+time_zone: Europe/Berlin
+requests: {files: requests.csv, columns: {id: {name: request_id}, at: {name: event_time}}}
+candidates: {files: pairs.csv, columns: {id: {name: request_id}, ad: {name: ad_id}, ok: {name: label_click}}}
+ads: {files: ads.csv, columns: {ad: {name: ad_id}}}
+"""
+
+
+def test_candidates_in_any_order_come_together_by_request(
+    folder: Path, convert: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [[f"r{request}", f"a{ad}", "1" if ad == 3 else ""] for request in range(90) for ad in range(9)]
+    random.Random(2).shuffle(pairs)
+    mapping = write_datasets(folder, pairs)
+    monkeypatch.setattr(adlogs.csv_grouping, "PART_ROWS", 200)
+    monkeypatch.setattr(adlogs.csv_files, "BLOCK_BYTES", 1_024)
+    _, log = convert(folder, mapping)
+    found = [(row["request_id"], row["ad_id"]) for row in rows_of(log, "candidates")]
+    of_request: dict[str, list[str]] = {}
+    for request, ad, _ in pairs:
+        of_request.setdefault(request, []).append(ad)
+    seen = [request for request, _ in itertools.groupby(found, key=lambda pair: pair[0])]
+    assert len(seen) == len(set(seen)) == 90
+    assert [pair for request in seen for pair in ((request, ad) for ad in of_request[request])] == found
+    assert {row["stage"] for row in rows_of(log, "candidates") if row["label_click"] is None} == {"eligible"}
+    assert {row["stage"] for row in rows_of(log, "candidates") if row["label_click"] == 1} == {"winner"}
+    assert rows_of(log, "requests")[0]["event_time"] == datetime(2026, 2, 28, 23, tzinfo=UTC)
+    assert {row["valid_from"] for row in rows_of(log, "ads")} == {datetime(2026, 2, 28, tzinfo=UTC)}
+
+
+def test_a_mark_of_byte_order_and_empty_lines_are_no_rows(folder: Path, convert: Any) -> None:
+    pairs = [["r0", "a0", "1"], ["r1", "a1", "0"], ["r2", "a2", "x"]]
+    mapping = write_datasets(folder, pairs)
+    text = (folder / "pairs.csv").read_bytes().replace(b"r1,", b"\r\n\r\nr1,")
+    (folder / "pairs.csv").write_bytes(b"\xef\xbb\xbf" + text)
+    with pytest.raises(LogError, match=r"pairs\.csv, line 6: column 'ok' is 'x', expected 1 or 0"):
+        convert(folder, mapping)
+    (folder / "pairs.csv").write_bytes(b"\xef\xbb\xbf" + text.replace(b",x", b",0"))
+    _, log = convert(folder, mapping)
+    assert [row["label_click"] for row in rows_of(log, "candidates")] == [1, 0, 0]
+
+
+def test_a_file_with_a_header_alone_is_told(folder: Path, convert: Any) -> None:
+    mapping = write_datasets(folder, [])
+    with pytest.raises(LogError, match="the files of candidates hold no row below their header"):
+        convert(folder, mapping)
+    (folder / "pairs.csv").write_bytes(b"")
+    with pytest.raises(LogError, match=r"pairs\.csv: is empty, expected a first line with the names"):
+        convert(folder, mapping)
 
 
 def test_what_is_there_is_not_replaced(folder: Path, convert: Any, tmp_path: Path) -> None:
