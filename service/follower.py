@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from contracts.errors import ArtifactError
 from contracts.release import Release
 from indexing.store import DirectoryStore
 from service.ages import is_old
@@ -14,15 +13,16 @@ from service.batch_trials import with_trials
 from service.device_engines import DeviceEngines
 from service.experiments import second_release
 from service.faults import Failure, Faults
-from service.heavies import REMOTE, LoadedHeavy, usual_survivors
+from service.heavies import LoadedHeavy
 from service.heavy_watch import HeavyWatch, shown_host
 from service.memory import give_back
-from service.overlays import Overlays, overlay_name, overlay_root
-from service.releases import Kind, LoadedRelease, Snapshot, load_release
+from service.overlays import overlay_name, overlays_of
+from service.refusals import Refusals
+from service.release_loader import ReleaseLoader
+from service.releases import Kind, LoadedRelease, Snapshot
 from service.settings import Settings
 from service.stopping import StoppingError
 from service.telemetry import Telemetry
-from service.warmup import warm_up
 from service.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -61,19 +61,23 @@ class Follower:
         self._heavy = HeavyWatch(settings, workers, self._stopping)
         self.devices = devices or DeviceEngines(settings)
         self._towers = None if workers is None else workers.towers
-        self._store, self._settings, self._telemetry, self._doubt = store, settings, telemetry, doubt
-        self._overlays = Overlays(
-            overlay_root(settings, store),
+        self._store, self._settings, self._telemetry = store, settings, telemetry
+        self._overlays = overlays_of(store, settings, self._stopping)
+        self._loader = ReleaseLoader(
             store,
-            wait_s=settings.update_wait_s,
-            allow_unknown=settings.unknown_takedowns == "serve",
+            settings,
+            overlays=self._overlays,
+            heavy=self._heavy,
+            devices=self.devices,
+            workers=workers,
+            doubt=doubt,
             stopping=self._stopping,
         )
         self._lock = threading.Lock()
         self._swapping = threading.Lock()
         self._snapshot = Snapshot()
         self._loaded_at: dict[str, float] = {}
-        self._failures: dict[str, Failure] = {}
+        self._refusals = Refusals(settings, telemetry)
         self._faults = Faults(settings, telemetry, is_mirror=is_mirror)
         self._held_before: list[LoadedRelease] = []
         self._is_ready, self._has_let_go = False, False
@@ -89,7 +93,7 @@ class Follower:
     @property
     def failures(self) -> dict[str, Failure]:
         """Failures that still stand, by scenario."""
-        return dict(self._failures)
+        return self._refusals.standing
 
     @property
     def faults(self) -> dict[str, Failure]:
@@ -147,9 +151,9 @@ class Follower:
             try:
                 scenarios = sorted(self._store.scenarios())
             except Exception as error:
-                self._fail("", "", error)
+                self._refusals.note("", "", error)
                 return
-            self._failures.pop("", None)
+            self._refusals.forget("")
             self._faults.note_empty(is_empty=not scenarios)
             self._heavy.begin()
             self._held_before = self._snapshot.loaded()  # what was first may become second
@@ -226,14 +230,14 @@ class Follower:
             if release is None:
                 return
             release_id = release.release_id
-            if self._is_current(release) or self._is_paused(scenario, release_id, retry_failed):
+            if self._is_current(release) or (not retry_failed and self._refusals.is_paused(scenario, release_id)):
                 return
-            self._serve(self._held(release) or self._load(release))
-            self._failures.pop(scenario, None)
+            self._serve(self._held(release) or self._loader.load(release, self._snapshot))
+            self._refusals.forget(scenario)
         except StoppingError:
             return
         except Exception as error:  # whatever is wrong with a release, what serves must go on serving
-            self._fail(scenario, release_id, error)
+            self._refusals.note(scenario, release_id, error)
             if scenario not in self._snapshot.releases:
                 self._fall_back(scenario)
 
@@ -249,17 +253,17 @@ class Follower:
             release_id = release.release_id
             held = getattr(self._snapshot, kind).get(scenario)
             if held is None or held.release.release_id != release_id:
-                if self._is_paused(key, release_id, retry_failed):
+                if not retry_failed and self._refusals.is_paused(key, release_id):
                     return
-                loaded = self._held(release) or self._load(release)
+                loaded = self._held(release) or self._loader.load(release, self._snapshot)
                 with self._swapping:
                     self._snapshot = self._snapshot.with_release(loaded, kind)
                 log.info("release %s of %s is held for %s", release_id, scenario, kind)
-            self._failures.pop(key, None)
+            self._refusals.forget(key)
         except StoppingError:
             return
         except Exception as error:
-            self._fail(key, release_id, error)
+            self._refusals.note(key, release_id, error)
             with self._swapping:
                 self._snapshot = self._snapshot.without(kind, scenario)
 
@@ -272,38 +276,8 @@ class Follower:
         serving = self._snapshot.releases.get(release.scenario)
         is_current = serving is not None and serving.release.release_id == release.release_id
         if is_current:
-            self._failures.pop(release.scenario, None)
+            self._refusals.forget(release.scenario)
         return is_current
-
-    def _is_paused(self, key: str, release_id: str, retry_failed: bool) -> bool:
-        failure = self._failures.get(key)
-        if failure is None or retry_failed or failure.release_id != release_id:
-            return False
-        return time.monotonic() - failure.tried < self._settings.failed_retry_s
-
-    def _load(self, release: Release) -> LoadedRelease:
-        if self._stopping.is_set():
-            raise StoppingError("the process stops")
-        try:
-            loaded = load_release(
-                release,
-                self._store.paths(release),
-                serving=self._snapshot,
-                open_live=self._overlays.open,
-                engine_threads=self._settings.engine_threads,
-                query_engine=self._settings.query_engine,
-                heavy_engine=REMOTE if self._settings.heavy_url else self._settings.heavy_engine,
-                survivors=usual_survivors(self._settings.survivors),
-                gpu=self.devices.gpu,
-            )
-            loaded = with_trials(self.devices.placed(loaded), self._settings, self._towers)
-        except (ArtifactError, OSError):
-            self._doubt(release)
-            raise
-        self._heavy.wait_for(loaded)
-        num_requests = warm_up(loaded, self._settings, self._heavy.runner)
-        log.info("release %s loaded, warmed up with %d saved requests", release.release_id, num_requests)
-        return loaded
 
     def _serve(self, loaded: LoadedRelease) -> None:
         with self._swapping:
@@ -315,7 +289,7 @@ class Follower:
     def _fall_back(self, scenario: str) -> None:
         for name in self._older(scenario):
             try:
-                self._serve(self._load(self._store.release(scenario, name)))
+                self._serve(self._loader.load(self._store.release(scenario, name), self._snapshot))
                 return
             except StoppingError:
                 return
@@ -324,9 +298,8 @@ class Follower:
 
     def _tidy_overlays(self) -> None:
         """Keep those of indexes that serve or that a rollback can reach."""
-        self._overlays.let_go({_overlay_of(release) for release in self._snapshot.loaded()})
-        reachable = {release.index for scenario in self._store.scenarios() for release in self._store.list(scenario)}
-        self._overlays.clean(reachable | {release.versions.index for release in self._snapshot.loaded()})
+        held = self._snapshot.loaded()
+        self._overlays.keep({_overlay_of(loaded) for loaded in held}, {loaded.versions.index for loaded in held})
 
     def _older(self, scenario: str) -> Sequence[str]:
         try:
@@ -334,12 +307,6 @@ class Follower:
         except Exception as error:
             log.error("releases of %s cannot be listed: %s", scenario, error)
             return ()
-
-    def _fail(self, scenario: str, release_id: str, error: Exception) -> None:
-        log.error("release %s of %s is refused: %s", release_id or "?", scenario or "the store", error)
-        self._telemetry.release_failures.labels(scenario).inc()
-        message = f"{type(error).__name__}: {error}"
-        self._failures[scenario] = Failure(release_id=release_id, error=message, at=time.time())
 
 
 def _overlay_of(loaded: LoadedRelease) -> str:

@@ -157,6 +157,12 @@ class Overlays:
         if failed is not None:
             raise failed
 
+    def keep(self, serving: set[str], indexes: set[str]) -> None:
+        """Write these overlays alone, and keep those of these indexes and of all that a rollback can reach."""
+        self.let_go(serving)
+        reachable = {release.index for scenario in self._store.scenarios() for release in self._store.list(scenario)}
+        self.clean(reachable | indexes)
+
     def let_go(self, serving: set[str]) -> None:
         """Let other processes write the overlays that serve nothing here any longer."""
         for name in [name for name in self._overlays if name not in serving]:
@@ -204,6 +210,17 @@ class Overlays:
             return False
         log.info("this process applies the updates of %s", overlay.index.manifest.version)
         return True
+
+
+def overlays_of(store: DirectoryStore, settings: Settings, stopping: threading.Event) -> Overlays:
+    """Those of one process, as the settings say; ``stopping`` ends every wait."""
+    return Overlays(
+        overlay_root(settings, store),
+        store,
+        wait_s=settings.update_wait_s,
+        allow_unknown=settings.unknown_takedowns == "serve",
+        stopping=stopping,
+    )
 
 
 def overlay_root(settings: Settings, store: DirectoryStore) -> Path:

@@ -147,7 +147,7 @@ def test_the_service_is_not_ready_before_its_second_releases_are_loaded(own_worl
         seen.append((follower.is_ready, sorted(follower.snapshot.releases)))
         return load_release(*arguments, **options)
 
-    monkeypatch.setattr("service.follower.load_release", watched)
+    monkeypatch.setattr("service.release_loader.load_release", watched)
     follower.poll()
     assert seen[-1] == (False, ["shopping", "standard"])  # the arm comes last
     assert len(seen) == 3

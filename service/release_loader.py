@@ -1,0 +1,86 @@
+"""Makes a release of the store ready to serve: opened, verified, placed, its updates in effect, warmed up."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from contracts.errors import ArtifactError
+from contracts.release import Release
+from indexing.store import DirectoryStore
+from service.batch_trials import with_trials
+from service.device_engines import DeviceEngines
+from service.heavies import REMOTE, usual_survivors
+from service.heavy_watch import HeavyWatch
+from service.overlays import Overlays
+from service.releases import LoadedRelease, Snapshot, load_release
+from service.settings import Settings
+from service.stopping import StoppingError
+from service.warmup import warm_up
+from service.workers import Workers
+
+log = logging.getLogger(__name__)
+
+
+class ReleaseLoader:
+    """Loads releases, one at a time.
+
+    Args:
+        store: Where they are.
+        settings: Threads, engines, policies.
+        overlays: Bring the updates of the day into effect.
+        heavy: Waits for the heavy host, and asks it.
+        devices: What is put on a GPU.
+        workers: Run query towers; None where nothing but a test asks.
+        doubt: Told of a release whose files could not be read.
+        stopping: Set when the process is about to end.
+    """
+
+    def __init__(
+        self,
+        store: DirectoryStore,
+        settings: Settings,
+        *,
+        overlays: Overlays,
+        heavy: HeavyWatch,
+        devices: DeviceEngines,
+        workers: Workers | None,
+        doubt: Callable[[Release], None],
+        stopping: threading.Event,
+    ) -> None:
+        self._store, self._settings, self._overlays, self._heavy = store, settings, overlays, heavy
+        self._devices, self._doubt, self._stopping = devices, doubt, stopping
+        self._towers = None if workers is None else workers.towers
+
+    def load(self, release: Release, serving: Snapshot) -> LoadedRelease:
+        """A release that may serve.
+
+        Args:
+            serving: What serves now; what it holds too is shared.
+
+        Raises:
+            StoppingError: The process is about to end.
+            AdsieveError: Something is wrong with it; as ``load_release`` and ``warm_up``.
+        """
+        if self._stopping.is_set():
+            raise StoppingError("the process stops")
+        settings = self._settings
+        try:
+            loaded = load_release(
+                release,
+                self._store.paths(release),
+                serving=serving,
+                open_live=self._overlays.open,
+                engine_threads=settings.engine_threads,
+                query_engine=settings.query_engine,
+                heavy_engine=REMOTE if settings.heavy_url else settings.heavy_engine,
+                survivors=usual_survivors(settings.survivors),
+                gpu=self._devices.gpu,
+            )
+            loaded = with_trials(self._devices.placed(loaded), settings, self._towers)
+        except (ArtifactError, OSError):
+            self._doubt(release)
+            raise
+        self._heavy.wait_for(loaded)
+        num_requests = warm_up(loaded, settings, self._heavy.runner)
+        log.info("release %s loaded, warmed up with %d saved requests", release.release_id, num_requests)
+        return loaded
