@@ -74,7 +74,8 @@ test-gpu: $(VENV)/.dev
 	$(PYTEST) -m gpu
 
 bench-gpu: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.gpu_forward
+	$(BIN)/python -m benchmarks.gpu_serving
+	$(BIN)/python -m benchmarks.gpu_training
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"adsieve needs Python 3.11 or newer, $(PYTHON) is {v[0]}.{v[1]}: set PYTHON=")'

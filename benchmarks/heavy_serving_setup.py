@@ -20,6 +20,7 @@ from contracts.layout import SideLayout, side_layout
 from contracts.schema import FeatureSchema
 from engines.openvino_cpu import OpenVinoEngine
 from heavy_ranker.build import build_ranker
+from heavy_ranker.config import ModelConfig
 from heavy_ranker.export_graphs import export_graphs
 from heavy_ranker.presets import iqiyi
 from heavy_ranker.ranker import HeavyRanker
@@ -57,11 +58,16 @@ class Setup:
     directory: Path
 
 
-def set_up(directory: Path) -> Setup:
-    """Draw weights and tables and export the graphs into ``directory``."""
+def set_up(directory: Path, *, schema: FeatureSchema | None = None, model: ModelConfig | None = None) -> Setup:
+    """Draw weights and tables and export the graphs into ``directory``.
+
+    Args:
+        schema: With features of a pair; that of ``benchmarks.iqiyi_schema`` unless given.
+        model: Sizes; those of ``iqiyi()`` unless given.
+    """
     torch.manual_seed(0)
-    schema = iqiyi_schema()
-    ranker = _scattered(build_ranker(schema, iqiyi().model).eval())
+    schema = schema or iqiyi_schema()
+    ranker = _scattered(build_ranker(schema, model or iqiyi().model).eval())
     layouts = {side: side_layout(schema, side) for side in ("query", "ad", "pair")}
     flat = {side: torch.zeros(2, layout.flat_dim(pool_sequences=False)) for side, layout in layouts.items()}
     sequences = {

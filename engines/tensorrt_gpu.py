@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from contracts.errors import ArtifactError, MismatchError
+from contracts.errors import AdsieveError, ArtifactError, MismatchError
 from engines.buckets import BucketedEngine, bucketed, spec_shapes
 from engines.cuda_calls import DeviceCall, Shapes, buffer_bytes, capture_all, check_device
 from engines.gpu import Gpu
@@ -79,6 +79,8 @@ class TensorRtEngine:
         gpu: Gpu | None = None,
     ) -> None:
         library, self._torch, gpu = import_tensorrt(), import_torch(), gpu or Gpu()
+        if not gpu.device.startswith("cuda"):
+            raise AdsieveError(f"tensorrt runs on a CUDA device alone, got {gpu.device}")
         check_device(self._torch, gpu.device, engine=self.name)
         self._path, self._device = path, self._torch.device(gpu.device)
         self._lock = threading.Lock()
