@@ -8,7 +8,7 @@ import numpy as np
 from engines.select import median_ms
 from service.heavies import LoadedHeavy, missing_row
 from service.heavy import HeavyCall, run_calls
-from service.query_towers import BatchedTowers
+from service.query_towers import BatchedTowers, embed_together
 from service.releases import LoadedRelease
 from service.settings import Settings
 
@@ -44,13 +44,41 @@ def with_trial(heavy: LoadedHeavy, settings: Settings) -> LoadedHeavy:
 
 def heavy_gain(heavy: LoadedHeavy, survivors: int, size: int) -> float:
     """How many times faster ``size`` requests are in one call than in as many; nothing is known of ads and users."""
+    call = _call(heavy, survivors)
+    alone = median_ms(lambda: [run_calls([call]) for _ in range(size)], seconds=SECONDS)
+    return alone / median_ms(lambda: run_calls([call] * size), seconds=SECONDS)
+
+
+def warm_batches(loaded: LoadedRelease, settings: Settings) -> None:
+    """Run the calls that waiting requests share once in sizes that double, so that engines meet no new one later."""
+    if loaded.batches_queries:
+        row = missing_row(loaded.tower.query_encoder)
+        for size in _sizes(settings.query_batch):
+            embed_together([(loaded.tower, row)] * size)
+    heavy = loaded.heavy
+    if heavy is not None and heavy.serving is not None and heavy.batches:
+        call = _call(heavy, settings.survivors)
+        for size in _sizes(min(settings.heavy_batch, settings.heavy_batch_rows // settings.survivors)):
+            run_calls([call] * size)
+
+
+def _sizes(most: int) -> list[int]:
+    """Sizes of batches from 2 on.
+
+    Example:
+        >>> _sizes(12), _sizes(1)
+        ([2, 4, 8, 12], [])
+    """
+    return sorted({min(2**power, most) for power in range(1, most.bit_length() + 1)} - {0, 1})
+
+
+def _call(heavy: LoadedHeavy, survivors: int) -> HeavyCall:
+    """A call for one user with so many ads, of all of whom nothing is known."""
     everyone = np.zeros(survivors, np.intp)
-    call = HeavyCall(
+    return HeavyCall(
         heavy=heavy,
         query=missing_row(heavy.encoders.query_encoder),
         ads=missing_row(heavy.encoders.ad_encoder).take(everyone),
         pair=None if heavy.no_pair is None else heavy.no_pair.take(everyone),
         members=np.arange(survivors),
     )
-    alone = median_ms(lambda: [run_calls([call]) for _ in range(size)], seconds=SECONDS)
-    return alone / median_ms(lambda: run_calls([call] * size), seconds=SECONDS)

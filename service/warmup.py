@@ -2,6 +2,7 @@
 
 from contracts.errors import AdsieveError, ArtifactError
 from service.api import Degraded
+from service.batch_trials import warm_batches
 from service.deadline import Deadline
 from service.heavy_runner import HeavyRunner
 from service.ranker import rank
@@ -22,6 +23,8 @@ LENIENT = {
 def warm_up(loaded: LoadedRelease, settings: Settings, runner: HeavyRunner | None = None) -> int:
     """Replay the saved requests of a release's two-tower bundle against it; returns how many there were.
 
+    Then the batches that requests may share are run once, where they are to share any.
+
     Args:
         runner: Runs the heavy stage on another host, whose failure is no fault of the release; None runs it here.
 
@@ -36,6 +39,7 @@ def warm_up(loaded: LoadedRelease, settings: Settings, runner: HeavyRunner | Non
             raise ArtifactError(f"{source}: {error}") from error
         if degraded is not None and degraded.reason == "failed" and runner is None:
             raise ArtifactError(f"{source}: the heavy ranker failed: {degraded.detail}")
+    warm_batches(loaded, settings)
     return len(loaded.warm_up_requests)
 
 

@@ -15,6 +15,7 @@ from service.deadline import Deadline, DeadlineError
 from service.heavy_runner import BatchedRunner
 from service.query_towers import BatchedTowers, DirectTowers, embed_together
 from service.settings import Settings
+from service.warmup import warm_up
 
 TOLERANCE = 1e-5
 """Of an embedding, relative above 1: a product of several rows may sum in another order than that of one."""
@@ -171,6 +172,21 @@ def test_heavy_calls_share_a_batch_only_where_it_pays(snapshot, settings, batche
         for future in futures:
             future.result(20)
     assert sizes == ([1, 4] if batches else [1] * 5)
+
+
+def test_batches_of_every_size_run_before_a_release_serves(loaded, settings, monkeypatch):
+    one, sizes = loaded["standard"], {"query": [], "heavy": []}
+    monkeypatch.setattr("service.batch_trials.embed_together", lambda rows: sizes["query"].append(len(rows)))
+    monkeypatch.setattr("service.batch_trials.run_calls", lambda calls: sizes["heavy"].append(len(calls)))
+    limits = settings.model_copy(
+        update={"query_batch": 6, "heavy_batch": 16, "survivors": 100, "heavy_batch_rows": 900}
+    )
+    heavy = dataclasses.replace(one.heavy, batches=True)
+    warm_up(dataclasses.replace(one, heavy=heavy), limits)
+    assert sizes == {"query": [2, 4, 6], "heavy": [2, 4, 8, 9]}
+    heavy = dataclasses.replace(one.heavy, batches=False)
+    warm_up(dataclasses.replace(one, heavy=heavy, batches_queries=False), limits)
+    assert sizes == {"query": [2, 4, 6], "heavy": [2, 4, 8, 9]}
 
 
 def test_over_http_answers_are_the_same_and_batches_are_told(world, settings: Settings, example_query):
