@@ -168,6 +168,35 @@ def test_a_flat_table_is_divided_by_what_is_constant(log: Path, tmp_path: Path, 
     assert schema.tasks == ("click",)
 
 
+def test_outcomes_may_stand_apart(log: Path, tmp_path: Path) -> None:
+    inferred(log, tmp_path / "whole.yaml")
+    path = log / "candidates" / "part.parquet"
+    table = pq.read_table(path)
+    labels = [name for name in table.schema.names if name.startswith("label_")]
+    outcomes = table.select(["request_id", "ad_id", *labels]).take(pa.array(np.arange(ROWS)[::-1]))
+    (log / "outcomes").mkdir()
+    pq.write_table(
+        outcomes.append_column("shown", outcomes["label_click"].is_valid()), log / "outcomes" / "part.parquet"
+    )
+    pq.write_table(table.drop_columns(labels), path)
+    inferred(log, tmp_path / "apart.yaml")
+    assert load_schema(tmp_path / "apart.yaml") == load_schema(tmp_path / "whole.yaml")
+
+
+def test_a_column_of_the_request_or_the_ad_that_knows_the_outcome(log: Path, tmp_path: Path) -> None:
+    """Each is judged on the rows that its request or ad had, by the join that training makes."""
+    pairs = pq.read_table(log / "candidates" / "part.parquet").to_pylist()
+    clicked = {row["request_id"] for row in pairs if row["label_click"] == 1}
+    path = log / "requests" / "part.parquet"
+    requests = pq.read_table(path)
+    source = np.random.default_rng(8)
+    known = [float(row in clicked) for row in requests["request_id"].to_pylist()]
+    requests = requests.append_column("session_value", pa.array(np.array(known) + source.normal(0, 0.1, len(known))))
+    pq.write_table(requests, path)
+    _, left_out = inferred(log, tmp_path / "schema.yaml")
+    assert "leak suspected: tells click alone with an AUC of" in left_out["session_value"]
+
+
 def test_faults(log: Path, tmp_path: Path) -> None:
     with pytest.raises(LogError, match="no such file or directory"):
         infer_schema(tmp_path / "absent", tmp_path / "schema.yaml")
