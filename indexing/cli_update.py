@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from indexing.stores import Store as OpenStore
     from indexing.update_checks import ContentChecks
     from indexing.update_record import Update
+    from indexing.update_spool import UpdateSpool
+
+_BLOCK = 4096
 
 Files = Annotated[
     list[str] | None,
@@ -73,20 +77,18 @@ def update(
         _require_a_store(opened, shown_store(store))
     checks = ContentChecks(opened)
     options = {name: given or [] for name, given in by_hand.items()}
-    updates = [*_from_files(files or [], checks), *_from_options(options)]
+    updates, contents = _checked(chain(_from_files(files or [], checks), _from_options(options)), checks)
     told = checks.told_passed_over()
     if told is not None and not updates:
         raise InputError(f"nothing to update: {told}; expected rows of {one_of(opened.scenarios())}")
-    checks.check(updates)
     carried = _set_aside(opened) if new_log else []
     if not new_log:
         require_no_lost_log(opened)
     if told is not None:
         warn(told)
-    for warning in warnings(opened, [one for _, one in updates], now_us=_now_us()):
+    for warning in warnings(opened, updates, now_us=_now_us()):
         warn(warning)
-    position = opened.append_updates([*carried, *(one for _, one in updates)]) if updates or new_log else None
-    contents = sum(one.content is not None for _, one in updates)
+    position = opened.append_updates(_behind(carried, updates)) if updates or new_log else None
     unread = sorted(checks.unread)
     if json:
         at = None if position is None else {"log": position.log, "seq": position.seq}
@@ -97,6 +99,29 @@ def update(
         print(f"features that no current model reads, kept for later ones: {', '.join(unread)}", file=sys.stderr)
     where = "nothing was appended" if position is None else f"position {position.seq} of log {position.log}"
     print(f"{shown_store(store)}: {len(updates):,} updates, {contents:,} of them with content of an ad; {where}")
+
+
+def _checked(given: "Iterator[tuple[str, Update]]", checks: "ContentChecks") -> "tuple[UpdateSpool, int]":
+    """Check some thousands of updates at once; all of them, on disk, and how many bring content."""
+    from indexing.update_spool import UpdateSpool
+
+    spool, contents = UpdateSpool(), 0
+    while block := list(islice(given, _BLOCK)):
+        checks.check(block)
+        spool.extend(update for _, update in block)
+        contents += sum(update.content is not None for _, update in block)
+    return spool, contents
+
+
+def _behind(carried: "list[Update]", updates: "UpdateSpool") -> "UpdateSpool":
+    from indexing.update_spool import UpdateSpool
+
+    if not carried:
+        return updates
+    whole = UpdateSpool()
+    whole.extend(carried)
+    whole.extend(updates)
+    return whole
 
 
 def _require_a_store(opened: "OpenStore", name: str) -> None:

@@ -41,7 +41,7 @@ from indexing.store import DirectoryStore
 from indexing.store_files import BUNDLES, INDEXES, Pointer, ReleasePaths, verified_parts
 from indexing.store_recovery import is_whole, readable_releases, usable_pointer
 from indexing.update_log import UpdateLog
-from indexing.update_record import Update
+from indexing.update_record import Updates
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class RedisStore:
                 self._stream.compact()
             return pruned
 
-    def append_updates(self, updates: Sequence[Update]) -> UpdatePosition:
+    def append_updates(self, updates: Updates) -> UpdatePosition:
         """Append to the log in Redis, where numbers are given; they are as durable as what Redis writes is."""
         return self._stream.append(updates)
 

@@ -13,7 +13,6 @@ a host carries the takedowns and used-up budgets of its own over before it follo
 import logging
 import secrets
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
@@ -40,7 +39,7 @@ from indexing.redis_stream import (
     stopping,
 )
 from indexing.update_log import UpdateLog
-from indexing.update_record import Update, check_update, encode_update
+from indexing.update_record import Update, Updates, check_update, encode_update
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +99,7 @@ class UpdateStream:
                 return None
         return f"the log of updates {left.id}, of which {self._connection.name} had numbers up to {left.seq}, is gone"
 
-    def append(self, updates: Sequence[Update]) -> UpdatePosition:
+    def append(self, updates: Updates) -> UpdatePosition:
         """Append updates, all or none; in Redis when this returns, and as a rule in the mirror.
 
         Raises:

@@ -50,7 +50,7 @@ from indexing.store_recovery import (
     write_pointer,
 )
 from indexing.update_log import UpdateLog
-from indexing.update_record import Update
+from indexing.update_record import Updates
 
 
 class DirectoryStore:
@@ -201,7 +201,7 @@ class DirectoryStore:
         """The log of updates through the day."""
         return UpdateLog(self.root / UPDATES)
 
-    def append_updates(self, updates: Sequence[Update]) -> UpdatePosition:
+    def append_updates(self, updates: Updates) -> UpdatePosition:
         """Add updates to the log, in this order; durable when it returns the position of the last one."""
         log = self.update_log()
         note_log(self.root, log.id or log.append([]).log)  # first: a log of acknowledged updates is known to exist

@@ -14,7 +14,7 @@ from indexing.prune import Pruned
 from indexing.store import DirectoryStore
 from indexing.store_files import Pointer, ReleasePaths
 from indexing.update_log import UpdateLog
-from indexing.update_record import Update
+from indexing.update_record import Updates
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 
@@ -77,7 +77,7 @@ class Store(Protocol):
 
     def update_log(self) -> UpdateLog: ...
 
-    def append_updates(self, updates: Sequence[Update]) -> UpdatePosition: ...
+    def append_updates(self, updates: Updates) -> UpdatePosition: ...
 
     def trace_of_log(self) -> str | None: ...
 

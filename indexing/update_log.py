@@ -33,7 +33,7 @@ from indexing.update_manifest import (
     write_log_manifest,
 )
 from indexing.update_reader import LogReader, seq_in
-from indexing.update_record import Update, check_update
+from indexing.update_record import Update, Updates, check_update
 from indexing.update_segment import cut_seq, encode_pieces
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class UpdateLog:
         """
         return self._reader.read(after)
 
-    def append(self, updates: Sequence[Update]) -> UpdatePosition:
+    def append(self, updates: Updates) -> UpdatePosition:
         """Append updates, all or none, in order; they are on disk when this returns. Their ``seq`` is set here.
 
         It costs what is appended, however long the log is.

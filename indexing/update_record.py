@@ -16,7 +16,8 @@ An ad is servable where its status is active, it is not taken down and its budge
 """
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -71,6 +72,14 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether any state is set."""
         unset = self.bid is UNSET and self.budget is UNSET
         return not (unset and self.status is None and self.takedown is None)
+
+
+class Updates(Protocol):
+    """Some updates in their order, which may be read again and again; a list is such, and a spool on disk."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Update]: ...
 
 
 def check_update(update: Update) -> None:

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -12,14 +14,14 @@ from indexing.overlay_effect import NEVER
 from indexing.stores import Store
 from indexing.update_log import UpdateLog
 from indexing.update_manifest import MANIFEST, WAY_OUT
-from indexing.update_record import Update
+from indexing.update_record import Updates
 from indexing.update_survey import brought, survey
 
 DAY_US = 86_400_000_000
 GRACE_S = 2.0
 """How long a running host has to bring back a log that Redis lost."""
 
-_SHOWN = 5
+_SHOWN, _BLOCK = 5, 65_536
 _UNREADABLE = (ArtifactError, OSError, ValueError)
 
 
@@ -43,13 +45,23 @@ def require_no_lost_log(store: Store) -> None:
         )
 
 
-def warnings(store: Store, updates: Sequence[Update], *, now_us: int) -> Iterator[str]:
+@dataclass(frozen=True)
+class _Content:
+    """What is asked of content: whose, of which scenario, from when on."""
+
+    ad_id: str
+    scenario: str
+    valid_from: int
+
+
+def warnings(store: Store, updates: Updates, *, now_us: int) -> Iterator[str]:
     """What to tell before updates are appended: damaged lines, ads that nobody knows, content that lies far ahead."""
     log = store.local.update_log()
     yield from _damaged_lines(log)
-    contents = [update for update in updates if update.content is not None]
-    unknown = {update.ad_id for update in updates if update.content is None} - {one.ad_id for one in contents}
-    ids = _in_no_release(store, sorted(unknown))
+    contents = [
+        _Content(one.ad_id, one.content.scenario, one.content.valid_from) for one in updates if one.content is not None
+    ]
+    ids = sorted(_in_no_release(store, updates) - {one.ad_id for one in contents})
     earlier = brought(survey(log.directory), {*ids, *(one.ad_id for one in contents)})
     ids = sorted(set(ids) - earlier.keys())
     if ids:
@@ -61,28 +73,27 @@ def warnings(store: Store, updates: Sequence[Update], *, now_us: int) -> Iterato
     late = _not_later(store, contents, earlier)
     if late:
         yield f"{len(late)} contents are not later than what the ad has and do not count: {_some(late)}"
-    ahead = [one.ad_id for one in contents if one.content is not None and one.content.valid_from > now_us + DAY_US]
+    ahead = [one.ad_id for one in contents if one.valid_from > now_us + DAY_US]
     if ahead:
         yield f"content of {len(ahead)} ads is valid from more than a day ahead, and counts at once: {_some(ahead)}"
 
 
-def _not_later(store: Store, contents: Sequence[Update], earlier: dict[str, int]) -> list[str]:
+def _not_later(store: Store, contents: Sequence[_Content], earlier: dict[str, int]) -> list[str]:
     """Ads whose content does not count: it is not later than the serving index's, the log's or a line's before it."""
     has = _valid_from_in_release(store, contents)
     latest, late = dict(earlier), list[str]()
-    for update, served in zip(contents, has, strict=True):
-        valid_from = update.content.valid_from if update.content is not None else served
-        if valid_from <= max(served, latest.get(update.ad_id, served)):
-            late.append(update.ad_id)
+    for one, served in zip(contents, has, strict=True):
+        if one.valid_from <= max(served, latest.get(one.ad_id, served)):
+            late.append(one.ad_id)
         else:
-            latest[update.ad_id] = valid_from
+            latest[one.ad_id] = one.valid_from
     return late
 
 
-def _valid_from_in_release(store: Store, contents: Sequence[Update]) -> list[int]:
+def _valid_from_in_release(store: Store, contents: Sequence[_Content]) -> list[int]:
     """``valid_from`` of the ads of updates in what serves the scenario of their content, ``NEVER`` where unknown."""
     found = np.full(len(contents), NEVER)
-    scenarios = [one.content.scenario if one.content is not None else "" for one in contents]
+    scenarios = [one.scenario for one in contents]
     for scenario in sorted(set(scenarios) & set(store.scenarios())):
         places = np.array([place for place, one in enumerate(scenarios) if one == scenario])
         try:
@@ -112,17 +123,23 @@ def _damaged_lines(log: UpdateLog) -> Iterator[str]:
         yield f"{found.where}: {found.damaged} damaged lines in all, their updates are lost: say them again"
 
 
-def _in_no_release(store: Store, ids: list[str]) -> list[str]:
-    """Which of the ads no serving release knows; none where one cannot be read, which must not keep an update away."""
+def _in_no_release(store: Store, updates: Updates) -> set[str]:
+    """Ads of state alone that no serving release knows; none where one cannot be read, which must stop no update."""
     try:
-        for scenario in store.scenarios():
-            release = store.current(scenario)
-            if release is not None and ids:
-                rows = Index.open(store.paths(release).index, verify=False).id_table.lookup(ids)
+        releases = [store.current(scenario) for scenario in store.scenarios()]
+        tables = [
+            Index.open(store.paths(release).index, verify=False).id_table for release in releases if release is not None
+        ]
+        unknown: set[str] = set()
+        of_states = (update.ad_id for update in updates if update.content is None)
+        while ids := list(islice(of_states, _BLOCK)):
+            for table in tables:
+                rows = table.lookup(ids)
                 ids = [ad_id for ad_id, row in zip(ids, rows.tolist(), strict=True) if row < 0]
+            unknown.update(ids)
     except _UNREADABLE:
-        return []
-    return ids
+        return set()
+    return unknown
 
 
 def _some(ids: Sequence[str]) -> str:
