@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from adlogs.evidence import codes_of
 from adlogs.id_codes import repeats
 from contracts.columns import instants
-from contracts.hashing import hash_ids
-
-_ANY = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -45,14 +42,14 @@ def requests_of(rows: pa.Table) -> Requests:
     """
     times = instants(rows["event_time"].combine_chunks())
     if "request_id" in rows.schema.names:
-        texts = _one(rows["request_id"])
-        codes = _codes(texts)
+        texts = rows["request_id"].combine_chunks()
+        codes = codes_of(texts)
         earliest = np.full(codes.max(initial=-1) + 1, np.iinfo(np.int64).max)
         np.minimum.at(earliest, codes, times)
         moment = earliest[codes]
     else:
         texts, moment = _moment_ids(rows, times), times
-        codes = _codes(texts)
+        codes = codes_of(texts)
     order = np.lexsort((np.arange(len(codes)), codes, moment))
     begins = np.concatenate([[True], np.diff(codes[order]) != 0]) if len(order) else np.zeros(0, bool)
     of = np.empty(len(order), np.int64)
@@ -75,7 +72,7 @@ def _moment_ids(rows: pa.Table, times: np.ndarray) -> pa.Array:
 
 def distinct_pairs(rows: pa.Table, requests: Requests, labels: Sequence[str]) -> np.ndarray:
     """Positions of the impressions to keep, in the order of requests: one an ad and request, that of most outcomes."""
-    ads = _codes(_one(rows["ad_id"]))
+    ads = codes_of(rows["ad_id"].combine_chunks())
     outcomes = np.zeros(rows.num_rows, np.int64)
     for name in labels:
         outcomes += rows[name].fill_null(0).to_numpy().astype(np.int64)
@@ -100,7 +97,7 @@ def sampled_eligible(
     Returns:
         Request and an impression of the ad, of each pair; int64.
     """
-    codes, random = _codes(ads), np.random.default_rng(seed)
+    codes, random = codes_of(ads), np.random.default_rng(seed)
     shown = requests.of * (codes.max(initial=0) + 1) + codes
     found_requests, found_rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for group in np.unique(groups[0]).tolist():
@@ -137,7 +134,7 @@ class AdChanges:
 
     def add(self, rows: pa.Table) -> np.ndarray:
         """Positions of the impressions of a day at which an ad is new or has changed, in the order of time."""
-        times, ads = instants(rows["event_time"].combine_chunks()), _codes(_one(rows["ad_id"]))
+        times, ads = instants(rows["event_time"].combine_chunks()), codes_of(rows["ad_id"].combine_chunks())
         values = _row_codes(rows.select(list(self.columns)))
         order = np.lexsort((np.arange(len(ads)), times, ads))
         last_of_moment = np.append((np.diff(ads[order]) != 0) | (np.diff(times[order]) != 0), True)[: len(order)]
@@ -151,7 +148,7 @@ class AdChanges:
 
     def _is_new(self, rows: pa.Table, row: int, times: np.ndarray) -> bool:
         ad = rows["ad_id"][row].as_py()
-        state = int(hash_ids([repr([rows[name][row].as_py() for name in self.columns])], _ANY)[0])
+        state = xxhash.xxh64_intdigest(repr([rows[name][row].as_py() for name in self.columns]))
         if self._state.get(ad) == state:
             return False
         self._state[ad] = state
@@ -163,19 +160,6 @@ def _row_codes(table: pa.Table) -> np.ndarray:
     """A number for each distinct row, int64 [N]."""
     combined = np.zeros(table.num_rows, np.int64)
     for name in table.schema.names:
-        column = _one(table[name])
-        if pa.types.is_list(column.type):
-            column = pa.array([repr(value) for value in column.to_pylist()], pa.string())
-        codes = _codes(column)
+        codes = codes_of(table[name].combine_chunks())
         _, combined = np.unique(combined * (codes.max(initial=0) + 2) + codes + 1, return_inverse=True)
     return combined
-
-
-def _codes(array: pa.Array) -> np.ndarray:
-    """int64 [N]: a number for each distinct value; -1 where null."""
-    indices = array.dictionary_encode().indices
-    return indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return pc.cast(column, column.type).combine_chunks() if column.num_chunks != 1 else column.chunk(0)

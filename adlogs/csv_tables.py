@@ -117,7 +117,7 @@ def load_lookups(directory: Path, mapping: CsvMapping) -> list[LoadedLookup]:
 def _load(name: str, lookup: Lookup, directory: Path, mapping: CsvMapping) -> LoadedLookup:
     table = CsvTable(name, directory, mapping, lookup, frozenset({lookup.key}))
     whole = pa.Table.from_batches(table.batches(), schema=table.schema).combine_chunks()
-    arrays = {column: _one_array(whole[column]) for column in whole.schema.names}
+    arrays = {column: whole[column].combine_chunks() for column in whole.schema.names}
     keys = arrays.pop(lookup.key)
     counts = pc.value_counts(keys)
     twice = np.flatnonzero(np.asarray(counts.field("counts")) > 1)
@@ -125,7 +125,3 @@ def _load(name: str, lookup: Lookup, directory: Path, mapping: CsvMapping) -> Lo
         key = counts.field("values")[int(twice[0])].as_py()
         raise LogError(f"{table.files[0]}: {lookup.key} {key!r} has several rows, expected one; {len(twice)} such keys")
     return LoadedLookup(name, lookup.key, keys, arrays)
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
