@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from adlogs.evidence import codes_of
 from adlogs.id_codes import repeats
