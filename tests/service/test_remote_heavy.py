@@ -21,7 +21,17 @@ from service.deadline import Deadline
 from service.heavies import REMOTE
 from service.heavy import HeavyCall, HeavyUnavailableError, run_calls
 from service.heavy_role import create_heavy_app
-from service.heavy_wire import HeavyAnswer, call_of, decode_call, decode_logits, encode_call, encode_logits
+from service.heavy_wire import (
+    HeavyAnswer,
+    call_of,
+    decode_call,
+    decode_logits,
+    encode_call,
+    encode_logits,
+    request_id_header,
+    request_id_of,
+)
+from service.logs import JsonLines, logging_request
 from service.ranker import rank
 from service.releases import Snapshot, load_release
 from service.remote_heavy import Pause, RemoteError, RemoteRunner
@@ -273,3 +283,36 @@ def test_the_host_refuses_what_it_should(heavy_host, call):
     beyond = changed(call, ads={"count": 5, "ids": ids, "floats": call.ads.floats.tobytes()})
     assert post(heavy_host, beyond).status == 422
     assert post(heavy_host, changed(call, timeout_ms=1e-6)).status == 503
+
+
+def test_the_host_counts_its_calls_and_logs_slow_and_refused_ones_by_request(heavy_settings, servers, call, caplog):
+    app = create_heavy_app(heavy_settings.model_copy(update={"slow_ms": 1e-6, "log_lines_per_s": 100.0}))
+    with servers.serving(app) as url:
+        servers.wait_until(lambda: app.state.host.is_ready)
+        caplog.clear()
+        caplog.set_level("INFO")
+        caplog.handler.setFormatter(JsonLines())
+        with asking(heavy_settings, url) as runner:
+            with logging_request("é\n1"):
+                future = runner.submit(call, Deadline.after_ms(None))
+            np.testing.assert_array_equal(future.result(), run_calls([call])[0])
+        assert post(url, b"\xc1").status == 400
+        metrics = urllib3.request("GET", f"{url}/metrics").data.decode()
+    for stage, count in {"decode": 1, "heavy": 1, "total": 1, "light": 0}.items():
+        assert f'adsieve_stage_seconds_count{{stage="{stage}"}} {count:.1f}' in metrics
+    lines = [record for record in caplog.records if record.name == "service.request_log"]
+    assert [record.getMessage()[:12] for record in lines] == ["a slow call:", "a request wa"]
+    told = [msgspec.json.decode(line) for line in caplog.text.splitlines()]
+    assert [line.get("request_id") for line in told if line["logger"] == "service.request_log"] == ["é\n1", None]
+    assert lines[0].fields["rows"] == len(call.ads)
+    assert {"decode", "heavy", "total"} <= lines[0].fields["timing_ms"].keys()
+
+
+def test_ids_of_requests_survive_a_header():
+    for request_id in ("r-1", "é\n1", "a" * 256, "日本 %41", ""):
+        header = request_id_header(request_id)
+        assert header.isascii()
+        assert header.isprintable()
+        assert request_id_of(header) == request_id
+    assert request_id_of(None) is None
+    assert len(request_id_of("x" * 9_999)) == 256
