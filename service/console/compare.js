@@ -2,7 +2,7 @@
 
 import { move, rowsOf } from "./ads.js";
 import { ask } from "./api.js";
-import { button, element, offer, say, tile } from "./dom.js";
+import { alone, button, element, offer, say, tile } from "./dom.js";
 import { age, count, decimal, percent, signed } from "./format.js";
 import { requestPicker } from "./picker.js";
 import { dataTable } from "./table.js";
@@ -12,7 +12,7 @@ export function comparePanel(section) {
     result = element("div"),
     others = element("select", { id: "compare-with" });
   const picker = requestPicker("compare", list),
-    go = button("Compare", compare, { class: "plain strong", id: "compare-go" });
+    go = button("Compare", event => alone(event.currentTarget, compare), { class: "plain strong", id: "compare-go" });
   section.append(
     element(
       "p",
@@ -52,7 +52,6 @@ export function comparePanel(section) {
       );
   }
   async function compare() {
-    go.disabled = true;
     say(status, "warning", "Loading the other release and ranking twice\u2026");
     try {
       const answers = await ask("admin/console/rank", {
@@ -64,7 +63,6 @@ export function comparePanel(section) {
       result.replaceChildren();
       say(status, "fault", problem.message);
     }
-    go.disabled = false;
   }
   return { show };
 }

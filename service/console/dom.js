@@ -39,6 +39,17 @@ export function button(text, press, attributes = {}) {
   return element("button", { type: "button", class: "plain", on: { click: press }, ...attributes }, text);
 }
 
+/* Do some work once at a time. The button keeps the focus meanwhile, which one that is disabled would lose. */
+export async function alone(press, work) {
+  if (press.getAttribute("aria-disabled") === "true") return;
+  press.setAttribute("aria-disabled", "true");
+  try {
+    await work();
+  } finally {
+    press.removeAttribute("aria-disabled");
+  }
+}
+
 /* A message in place of what was there: `kind` is warning, fault or done. */
 export function say(place, kind, text) {
   place.replaceChildren(text === "" ? "" : element("p", { class: kind }, text));

@@ -2,9 +2,9 @@
 
 import { adsTable } from "./ads.js";
 import { ask } from "./api.js";
-import { button, element, say, tile } from "./dom.js";
+import { alone, button, element, say } from "./dom.js";
 import { featureList } from "./features.js";
-import { decimal, words } from "./format.js";
+import { count, decimal, words } from "./format.js";
 import { funnel } from "./funnel.js";
 import { requestPicker } from "./picker.js";
 
@@ -12,7 +12,10 @@ export function playgroundPanel(section) {
   const status = element("div", { role: "status" }),
     result = element("div"),
     picker = requestPicker("playground");
-  const go = button("Rank", rank, { class: "plain strong", id: "playground-rank" });
+  const go = button("Rank", event => alone(event.currentTarget, rank), {
+    class: "plain strong",
+    id: "playground-rank",
+  });
   section.append(
     element(
       "p",
@@ -26,7 +29,6 @@ export function playgroundPanel(section) {
   );
 
   async function rank() {
-    go.disabled = true;
     say(status, "warning", "Ranking\u2026");
     try {
       const request = picker.read();
@@ -35,46 +37,42 @@ export function playgroundPanel(section) {
       say(
         status,
         "done",
-        `${serving.answer.ads.ids.length.toLocaleString("en")} ads in ${decimal(serving.answer.timing_ms.total)} ms.`,
+        `${count(serving.answer.ads.ids.length)} ads of ${count(serving.answer.explain.counts.candidates)}.`,
       );
     } catch (problem) {
       result.replaceChildren();
       say(status, "fault", problem.message);
     }
-    go.disabled = false;
   }
   return { show: () => picker.show().catch(problem => say(status, "fault", problem.message)) };
 }
 
 function shown(request, { answer, releases, engines }) {
-  const parts = [funnel(request, answer)];
-  parts.push(...answer.warnings.map(line => element("p", { class: "warning" }, line)));
-  if (answer.degraded)
-    parts.push(
-      element(
-        "p",
-        { class: "fault" },
-        `Light order, since the heavy stage was ${answer.degraded.reason}: ${answer.degraded.detail}`,
-      ),
-    );
-  parts.push(element("h3", {}, "What ranked it"), facts(answer, releases, engines));
-  parts.push(element("h3", {}, "Features of the request"), featureList(request, answer.explain.features));
-  const table = adsTable(answer);
-  parts.push(element("h3", {}, "Ads"), table);
-  return parts;
+  const lines = answer.warnings.map(line => element("p", { class: "warning" }, line));
+  if (answer.degraded) {
+    const { reason, detail } = answer.degraded;
+    lines.push(element("p", { class: "fault" }, `Light order, since the heavy stage was ${reason}: ${detail}`));
+  }
+  return [
+    element("div", { class: "overview" }, funnel(request, answer), facts(answer, releases, engines)),
+    ...lines,
+    element("h3", {}, "Features of the request"),
+    featureList(request, answer.explain.features),
+    element("h3", {}, "Ads"),
+    adsTable(answer),
+  ];
 }
 
+/* What ranked it, and how long each stage took. */
 function facts(answer, releases, engines) {
-  const ranked = Object.entries(releases).map(([scenario, release]) =>
-    tile(
-      scenario,
-      release,
-      Object.entries(engines[scenario])
-        .map(([model, engine]) => `${words(model)}: ${engine}`)
-        .join(", "),
-    ),
+  const pair = (name, ...values) => [element("dt", {}, name), ...values.map(value => element("dd", {}, value))];
+  const ranked = Object.entries(releases).flatMap(([scenario, release]) => {
+    const runs = Object.entries(engines[scenario]).map(([model, engine]) => `${words(model)}: ${engine}`);
+    return pair(scenario, release, element("small", {}, runs.join(" \u00b7 ")));
+  });
+  const spent = ["query_tower", "light", "heavy"].map(
+    stage => `${words(stage)} ${decimal(answer.timing_ms[stage])} ms`,
   );
-  const spent = Object.entries(answer.timing_ms).map(([stage, value]) => tile(words(stage), decimal(value) + " ms"));
-  if (answer.arm) ranked.push(tile("arm", answer.arm));
-  return element("div", { class: "tiles" }, ...ranked, ...spent);
+  const arm = answer.arm ? pair("arm", answer.arm) : [];
+  return element("dl", { class: "facts" }, ...ranked, ...arm, ...pair("time", spent.join(" \u00b7 ")));
 }

@@ -1,7 +1,7 @@
 /* The dialog that asks before a pointer moves, and tells what became of it. */
 
 import { ask } from "./api.js";
-import { button, element } from "./dom.js";
+import { alone, button, element } from "./dom.js";
 import { age, moment } from "./format.js";
 
 /* Ask, and roll back where that is confirmed; `done` is called afterwards. */
@@ -11,7 +11,7 @@ export function confirmRollback(scenario, done) {
   );
   const result = element("div", { role: "status" });
   const cancel = button("Cancel", () => dialog.close()),
-    go = button("Roll back", roll, { class: "plain danger" });
+    go = button("Roll back", event => alone(event.currentTarget, roll), { class: "plain danger" });
   const dialog = element(
     "dialog",
     { "aria-labelledby": "rollback-title", "aria-describedby": "rollback-what" },
@@ -38,7 +38,6 @@ export function confirmRollback(scenario, done) {
   );
 
   async function roll() {
-    go.disabled = true;
     result.replaceChildren(
       element("p", { class: "warning" }, "Checking the earlier release and moving the pointer\u2026"),
     );

@@ -43,7 +43,7 @@ def service_process(store: Path, **settings: str) -> Iterator[str]:
     process = subprocess.Popen([sys.executable, *command, "--log-level", "warning"], env=os.environ | names)
     url = f"http://127.0.0.1:{port}"
     try:
-        wait(lambda: is_ready(url) or process.poll() is not None, seconds=120)
+        wait(lambda: is_ready(url) or process.poll() is not None, seconds=300)
         yield url
     finally:
         process.send_signal(signal.SIGTERM)
@@ -73,14 +73,17 @@ class ConsoleBrowser:
         self.page, self.url, self.run = page, url, page.run
         self._axe = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 
-    def open(self, *, width: int = DESK, dark: bool = False, token: str | None = TOKEN) -> None:
-        """Show the page anew; with a token, signed in."""
+    def open(
+        self, *, width: int = DESK, dark: bool = False, token: str | None = TOKEN, signed_out: bool = True
+    ) -> None:
+        """Show the page anew; with a token, signed in. ``signed_out``: the page asks for one."""
         self.page.look(width=width, dark=dark, offline=False, script=False)
         self.page.open(f"{self.url}/console")  # where the earlier token is, without using it
         self.page.look(width=width, dark=dark, offline=False)
         self.run("sessionStorage.clear()")
         self.page.open(f"{self.url}/console")
-        self.wait("!document.getElementById('sign-in').hidden")
+        if signed_out:
+            self.wait("!document.getElementById('sign-in').hidden")
         if token is not None:
             self.sign_in(token)
             self.wait("document.querySelector('#panels a[aria-current]')")

@@ -429,3 +429,16 @@ def test_everything_is_reached_by_the_tab_key_in_the_order_of_the_page(console: 
     assert names[:6] == ["A", "A", "A", "A", "A", "BUTTON"]  # skip, panels, sign out
     assert names[6:9] == ["SELECT", "SUMMARY", "BUTTON"]
     assert all(outline != "none" for _, outline in reached)
+
+
+def test_without_a_token_it_opens_on_this_machine_and_cannot_roll_back(console: Any, world: Any) -> None:
+    engines = {"query_engine": "onnxruntime_cpu", "heavy_engine": "onnxruntime_cpu", "engine_threads": "1"}
+    with helpers.service_process(world.root, **engines) as url:
+        open_to_all = helpers.ConsoleBrowser(console.page, url)
+        open_to_all.open(token=None, signed_out=False)
+        open_to_all.panel("releases")
+        assert not open_to_all.run("[...document.querySelectorAll('[data-key]')].some(press => !press.disabled)")
+        assert "ADSIEVE_ADMIN_TOKEN" in open_to_all.run("document.getElementById('why-shopping').textContent")
+        open_to_all.panel("playground")
+        assert open_to_all.page.complaints() == []
+        assert open_to_all.run("document.getElementById('sign-out').hidden")
