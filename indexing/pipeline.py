@@ -16,6 +16,10 @@ from indexing.precision import num_to_check
 BATCHES_AHEAD = 1
 """Batches that are read beside those in work: while a thread ends one, the next one is there."""
 
+CALLS_AHEAD = 1
+"""Calls of the tower beside those in work: one that is ready waits in the engine, so that no core is idle between the
+end of a call and the look-up of the next."""
+
 
 def embed_batches(
     catalog: Catalog, embedder: AdEmbedder, columns: Sequence[str], batch_size: int, skip_rows: int = 0
@@ -37,7 +41,7 @@ def embed_batches(
     """
     pending: deque[Future[EmbeddedBatch]] = deque()
     position = skip_rows
-    towers = ThreadPoolExecutor(embedder.threads, thread_name_prefix="embed-tower")
+    towers = ThreadPoolExecutor(embedder.threads + CALLS_AHEAD, thread_name_prefix="embed-tower")
     pool = ThreadPoolExecutor(embedder.threads, thread_name_prefix="embed")
     try:
         for table, file in catalog.batches(columns, batch_size, skip_rows):
