@@ -149,7 +149,7 @@ class AdChanges:
 
     def _is_new(self, rows: pa.Table, row: int, times: np.ndarray) -> bool:
         ad = rows["ad_id"][row].as_py()
-        state = xxhash.xxh64_intdigest(repr([rows[name][row].as_py() for name in self.columns]))
+        state = xxhash.xxh64_intdigest(repr([rows[name][row].as_py() for name in self.columns]).encode())
         if self._state.get(ad) == state:
             return False
         self._state[ad] = state
