@@ -1,6 +1,7 @@
 """One process that serves an application on a socket that is already bound, until it is told to stop."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -51,10 +52,13 @@ def serve_process(options: ServeOptions, listener: socket.socket, listening: Cal
     """
     set_up_logs(options.log_level, options.log_format)
     app = _application(options)
+    gc.collect()
+    gc.freeze()  # what was imported stays: no collection goes through it again while requests are answered
     config = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # nothing asks whom a proxy speaks for, and every request would pay for it
         timeout_graceful_shutdown=options.settings.shutdown_s,
     )
     server = _Server(config, HeaderTimeout(options.settings.header_timeout_s))
