@@ -27,16 +27,21 @@ from towers.serving import quantise_vectors
 LATER = 1_775_000_000_000_000
 
 
-def moved(snapshot):
+CUDA = pytest.param(
+    "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+)
+
+
+def moved(snapshot, device):
     """The same releases, each with its vectors on a device."""
-    on_device = {name: with_device(one, "cuda", Gpu(device="cpu")) for name, one in snapshot.releases.items()}
+    on_device = {name: with_device(one, "cuda", Gpu(device=device)) for name, one in snapshot.releases.items()}
     assert all(one.device is not None for one in on_device.values())
     return Snapshot(on_device)
 
 
-@pytest.fixture(scope="module")
-def on_device(snapshot):
-    return moved(snapshot)
+@pytest.fixture(scope="module", params=["cpu", CUDA])
+def on_device(request, snapshot):
+    return moved(snapshot, request.param)
 
 
 def answers(body, snapshot, on_device, settings):
