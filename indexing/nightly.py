@@ -33,7 +33,7 @@ from indexing.checkpoint import Progress, read_checkpoint, write_checkpoint
 from indexing.config import IndexConfig
 from indexing.embed import AdEmbedder, EmbeddedBatch
 from indexing.engine_memory import EngineMemory
-from indexing.heap import give_back_freed_memory
+from indexing.heap import Tidy, give_back_freed_memory
 from indexing.manifest import index_manifest
 from indexing.merge import UpdatesToMerge
 from indexing.overlay_content import ContentEmbedder
@@ -201,7 +201,7 @@ class _Job:
         catalog, size = self.catalog, self.config.batch_size
         attributes = [name for name in ATTRIBUTES if name in catalog.dataset.schema.names]
         columns = sorted({"ad_id", "valid_from", *attributes, *self.embedder.columns})
-        saved = done.num_read
+        saved, tidy = done.num_read, Tidy()
         with progress("Embedding ads", total=catalog.num_ads, unit="ads", done=saved) as advance:
             for embedded in embed(catalog, self.embedder, columns, size, saved):
                 batch = _with_updates(embedded, catalog, done.num_read)
@@ -211,6 +211,7 @@ class _Job:
                 if done.num_read - saved >= self.config.checkpoint_ads:
                     self._save(blocks, done)
                     saved = done.num_read
+                tidy(batch.num_read)
                 advance(batch.num_read)
         _check_dropped(done, catalog, self.config)
         self._save(blocks, done)
@@ -219,7 +220,6 @@ class _Job:
     def _save(self, blocks: BlockWriter, done: Progress) -> None:
         blocks.sync()
         write_checkpoint(self.work, done)
-        give_back_freed_memory()  # what is free in pieces between what is in use, or a longer build would hold more
 
     def finish(self, blocks: BlockWriter, done: Progress) -> IndexManifest:
         """Complete the files, the tables of ids beside what finds ads; the manifest comes last."""

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from indexing import heap
+
 PROGRAM = """
 import platform, resource, sys
 import numpy as np
@@ -68,3 +70,13 @@ def test_what_is_kept_is_given_back_when_it_is_asked_for() -> None:
     assert int(full) - int(kept) < 20 << 10
     assert int(kept) - int(left) > 80 << 10
     assert pool == "system"
+
+
+def test_a_build_gives_back_after_every_so_many_ads(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[int] = []
+    monkeypatch.setattr(heap, "TIDY_ADS", 100)
+    monkeypatch.setattr(heap, "give_back_freed_memory", lambda: given_back.append(read))
+    tidy = heap.Tidy()
+    for read in range(30, 601, 30):
+        tidy(30)
+    assert given_back == [120, 240, 360, 480, 600]
