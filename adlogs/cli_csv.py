@@ -32,7 +32,8 @@ def csv(
             raise InputError("--propose: writes a mapping and converts nothing; expected neither --mapping nor --out")
         _propose(source, propose, as_json)
     elif mapping is None or out is None:
-        raise InputError("convert csv: expected --mapping FILE and --out DIR, or --propose FILE to begin with")
+        begin = shlex.join(["adsieve", "convert", "csv", str(source), "--propose", "mapping.yaml"])
+        raise InputError("convert csv: expected --mapping FILE and --out DIR", next_step=f"begin with: {begin}")
     else:
         _convert(source, mapping, out, as_json)
 

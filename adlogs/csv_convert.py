@@ -67,7 +67,10 @@ def _verify(log: LogPaths, aside: Path, mapping_file: Path) -> None:
         report.require_valid()
     except LogError as error:
         message = str(error).replace(f"{aside}/", "")
-        raise LogError(f"{mapping_file}: what it makes is no sound log, and nothing was written: {message}") from None
+        raise LogError(
+            f"{mapping_file}: what it makes is no sound log, and nothing was written: {message}",
+            next_step=f"mend {mapping_file} or the CSV files, and convert again",
+        ) from None
 
 
 def _plainest_schema(log: LogPaths) -> FeatureSchema:

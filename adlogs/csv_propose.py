@@ -35,7 +35,10 @@ def propose_mapping(directory: Path, out: Path) -> dict[str, Any]:
         InputError: ``out`` is there already.
     """
     if out.exists():
-        raise InputError(f"{out}: is there already; remove it, or choose another name for the proposal")
+        raise InputError(
+            f"{out}: is there already, expected the name of a new file",
+            next_step="remove it, or choose another name after --propose",
+        )
     files = sample_folder(directory)
     roles = find_roles(files)
     proposal = _proposal(directory, files, roles)

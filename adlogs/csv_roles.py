@@ -81,7 +81,7 @@ def find_roles(files: list[SampledFile]) -> Roles:
     """Guess them from keys, overlaps, flags and names.
 
     Raises:
-        LogError: No file has outcomes and ids of ads.
+        LogError: No file has moments and ids of ads.
     """
     facts = max(files, key=lambda file: (_fact_score(file), file.rows.num_rows))
     labels = labels_of(facts)
@@ -99,6 +99,10 @@ def find_roles(files: list[SampledFile]) -> Roles:
         others = [_join(file, requests.file) for file in files if id(file) not in known]
         joins += [join for join in others if join is not None]
     time = _first_hinted(times, TIME_FIRST)
+    if time is None and requests is None:
+        raise LogError(
+            f"{facts.path}: no column looks like a moment, expected when each row happened; found {facts.columns}"
+        )
     ids = [name for name in facts.columns if _is_id(facts, name) and name not in (request, *labels)]
     ads = _ads(joins, ids)
     ad = ads.column if ads is not None else _ad_of(facts, ids, notes)

@@ -80,7 +80,10 @@ class CsvTable:
 
     def _fault(self, batch: CsvBatch, row: int, source: str, message: str) -> LogError:
         line = line_of(batch.path, batch.start + row, self.mapping.csv_format(self.table).separator)
-        return LogError(f"{batch.path}, line {line}: column {source!r} {message}")
+        return LogError(
+            f"{batch.path}, line {line}: column {source!r} {message}",
+            next_step=f"mend the line, or what the mapping says of {source!r}; nothing was written",
+        )
 
 
 @dataclass(frozen=True)

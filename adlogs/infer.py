@@ -78,7 +78,9 @@ def infer_schema(
         InputError: ``out`` is there already.
     """
     if out.exists():
-        raise InputError(f"{out}: is there already; remove it, or choose another name for the proposal")
+        raise InputError(
+            f"{out}: is there already, expected the name of a new file", next_step="remove it, or choose another --out"
+        )
     proposal = propose(logs, rows=rows, towers=towers, request=request, ad=ad)
     write_bytes(out, proposal_text(proposal, logs, shown_as or str(out)).encode())
     load_schema(out)

@@ -22,6 +22,7 @@ LARGE_NUMBERS = 1e5
 _NAMES = re.compile(
     r"(^|_)(id|code|type|kind|tag|zip|postcode|hash|key|category|surface|slot|hour|weekday|band)s?(_|$)"
 )
+_WHO = re.compile(r"user|viewer|member|customer|visitor|person|account|ad|item|video|creative|product|advertiser|brand")
 _AMOUNTS = re.compile(
     r"(^|_)(num|count|day|age|price|amount|size|length|duration|width|height|ms|rate|score|click|view|impression|order"
     r"|purchase|visit|like|follower|friend|fan)s?(_|$)"
@@ -119,7 +120,7 @@ def _is_name(name: str, profile: Profile, guess: FeatureGuess) -> bool:
     shape = profile.shape
     if shape is None or not shape.is_whole:
         return False
-    if _NAMES.search(name.lower()):
+    if _NAMES.search(name.lower()) or _WHO.fullmatch(name.lower()):
         return True
     if profile.distinct <= 2:
         return profile.missing > 0 or shape.low not in (0.0, 1.0)

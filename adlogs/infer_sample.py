@@ -160,8 +160,8 @@ def flat_sample(path: Path, rows: int) -> TableSample:
         return TableSample(pa.table({name: sample.column(name) for name in sample.names}), sample.num_all)
     if len({str(header_of(file, _separator(file))) for file in csv_files}) > 1:
         raise LogError(
-            f"{path}: its CSV files have different columns, expected one table; make a log of them first: "
-            f"adsieve convert csv {path} --propose mapping.yaml"
+            f"{path}: its CSV files have different columns, expected one table",
+            next_step=f"make a log of them first: adsieve convert csv {path} --propose mapping.yaml",
         )
     return TableSample(
         pa.concat_tables(_csv_table(file, rows // len(csv_files) + 1) for file in csv_files).combine_chunks()

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 
 from adlogs.infer import infer_schema
 from adlogs.log_span import split_moments
-from contracts.apart import require_apart
 from contracts.artifact import write_bytes
 from contracts.errors import InputError
 from contracts.records import LogPaths, open_dataset, plain_text
@@ -34,9 +33,14 @@ def init_project(directory: Path, logs: Path | None) -> list[str]:
         LogError: The log cannot be read, or has no outcome.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise InputError(f"{directory}: is not empty, expected a new or empty directory for the project")
-    if logs is not None:
-        require_apart(directory, "--logs", logs)
+        raise InputError(
+            f"{directory}: is not empty, expected a new or empty directory for the project",
+            next_step="choose another DIR; what is there stays as it is",
+        )
+    if logs is not None and logs.resolve() in (directory.resolve(), *directory.resolve().parents):
+        raise InputError(
+            f"{directory}: lies inside --logs {logs}, which is read", next_step=f"choose a DIR apart from {logs}"
+        )
     directory.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as made:
         aside = Path(made) / "project"

@@ -103,5 +103,9 @@ def test_what_cannot_be_proposed(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(LogError, match="holds no CSV file"):
         propose_mapping(tmp_path / "empty", tmp_path / "other.yaml")
     write(tmp_path / "empty" / "numbers.csv", ["x", "y"], [[0.5, 1.5], [2.5, 3.5]])
-    with pytest.raises(LogError, match="no column looks like the id of an ad"):
+    with pytest.raises(LogError, match=r"numbers\.csv: no column looks like a moment"):
         propose_mapping(tmp_path / "empty", tmp_path / "other.yaml")
+    write(tmp_path / "empty" / "numbers.csv", ["time", "x"], [["2026-03-01", 1.5], ["2026-03-02", 3.5]])
+    with pytest.raises(LogError, match=r"numbers\.csv: no column looks like the id of an ad"):
+        propose_mapping(tmp_path / "empty", tmp_path / "other.yaml")
+    assert not (tmp_path / "other.yaml").exists()
