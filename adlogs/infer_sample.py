@@ -163,9 +163,8 @@ def flat_sample(path: Path, rows: int) -> TableSample:
             f"{path}: its CSV files have different columns, expected one table",
             next_step=f"make a log of them first: adsieve convert csv {path} --propose mapping.yaml",
         )
-    return TableSample(
-        pa.concat_tables(_csv_table(file, rows // len(csv_files) + 1) for file in csv_files).combine_chunks()
-    )
+    share = max(1, rows // len(csv_files))
+    return TableSample(pa.concat_tables(_csv_table(file, share) for file in csv_files).combine_chunks())
 
 
 def _separator(path: Path) -> str:
