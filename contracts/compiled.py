@@ -25,8 +25,8 @@ def kernels() -> ModuleType | None:
 def prepare() -> bool:
     """Load the kernels, which compiles them where no earlier process kept them; returns whether they serve.
 
-    Compiled code is kept in ``NUMBA_CACHE_DIR``, or with the user's other caches; where neither can be written to, each
-    process compiles for itself, which takes some seconds.
+    Compiled code is kept in ``NUMBA_CACHE_DIR`` where that is set, else with the user's other caches; where these cannot
+    be written to, each process compiles for itself, which takes some seconds.
     """
     global _loaded
     if _loaded is None and os.environ.get(_SWITCH, "1") != "0":
@@ -48,11 +48,11 @@ def _cache() -> str:
     """
     sources = sorted((Path(__file__).parent / "kernels").glob("*.py"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
-    root = os.environ.get("XDG_CACHE_HOME") or Path("~").expanduser() / ".cache"
-    directory = Path(root) / "adsieve" / "kernels" / digest[:16]
     try:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        directory = Path(root) / "adsieve" / "kernels" / digest[:16]
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             return str(directory)
-    except OSError:
+    except (OSError, RuntimeError):  # the latter where nobody knows a home
         return ""
