@@ -28,7 +28,8 @@ from try_service import LOOPBACK_UP, as_its_user, check_service
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _INSIDE = "ADSIEVE_TRY_IMAGE_INSIDE"
-_APART = ("unshare", "--mount", "--propagation", "private", "--")
+_APART = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+"""When its first process ends, all that runs in it does, and what was mounted is gone."""
 _PYTHON = Path(sys.executable).resolve()
 _BASE_PATH = f"{_PYTHON.parent}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -232,8 +233,8 @@ def main() -> int:
         if not _can_layer():
             print("skipped: running a Dockerfile's steps needs root on Linux, with namespaces and overlays")
             return 0
-        inside = [*_APART, sys.executable, *sys.argv]
-        return subprocess.run(inside, env=os.environ | {_INSIDE: "1"}, check=False).returncode
+        os.execvpe(_APART[0], [*_APART, sys.executable, *sys.argv], os.environ | {_INSIDE: "1"})
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the first process of a namespace has no default for it
     with tempfile.TemporaryDirectory(prefix="adsieve-image-") as directory:
         space = Path(directory)
         _run("mount", "-t", "tmpfs", "-o", "size=8g", "tmpfs", directory)

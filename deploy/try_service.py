@@ -64,6 +64,7 @@ def check_service(process: subprocess.Popen[bytes], image: Image, stop_signal: i
                 _expect("/rank", (status, bool(json.loads(answer).get("ads", {}).get("ids"))), (200, True))
         else:
             _expect("/health/ready of an empty store", inside.ask("/health/ready")[0], 503)
+        _expect("/console, whose page is a file of the package", inside.ask("/console")[0], 200)
         inside.stop(stop_signal)
         begin = time.monotonic()
         _expect("the exit code", process.wait(60), 0)

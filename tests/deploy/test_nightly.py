@@ -16,7 +16,7 @@ from indexing.store import DirectoryStore
 from service.app import create_app
 from service.settings import Settings
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]  # ten commands a night, each a process of its own
 SCENARIOS = ("standard", "shopping")
 
 
@@ -25,6 +25,7 @@ class Nights:
 
     def __init__(self, script: Path, artifacts: Path, root: Path) -> None:
         self.script, self.root, self.store = script, root, DirectoryStore(root / "store")
+        self.started: list[subprocess.Popen[str]] = []
         for scenario in SCENARIOS:
             (root / "bundles").mkdir(exist_ok=True)
             (root / "bundles" / scenario).symlink_to(artifacts / f"{scenario}-0")
@@ -54,11 +55,13 @@ class Nights:
 
     def start(self, **changes: str) -> "subprocess.Popen[str]":
         environment = os.environ | self.settings | changes
-        return subprocess.Popen(["sh", str(self.script)], env=environment, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(["sh", str(self.script)], env=environment, stderr=subprocess.PIPE, text=True)
+        self.started.append(process)
+        return process
 
     def run(self, **changes: str) -> tuple[int, str]:
         process = self.start(**changes)
-        _, told = process.communicate(timeout=240)
+        _, told = process.communicate(timeout=900)
         return process.returncode, told
 
     def serving(self) -> dict[str, str]:
@@ -80,6 +83,10 @@ def own(nights):
     """The same; the catalogues are put back at the end."""
     kept = {scenario: nights.read(scenario) for scenario in SCENARIOS}
     yield nights
+    for process in nights.started:
+        if process.poll() is None:  # of a test that failed
+            process.terminate()
+            process.communicate(timeout=60)
     for scenario, ads in kept.items():
         nights.catalogue(scenario, ads)
 
