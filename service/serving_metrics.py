@@ -226,16 +226,17 @@ def _engines(releases: Sequence[ReleaseState]) -> GaugeMetricFamily:
 
 
 def _device(states: Sequence[ProcessState]) -> Iterable[GaugeMetricFamily]:
-    """Nothing where no process has anything on a GPU, or a budget for it."""
-    if any(state.device_held for state in states):
-        text = "Memory that the processes of this host hold on GPUs, by what for."
-        family = GaugeMetricFamily("adsieve_device_memory_bytes", text, labels=("what",))
-        for what in sorted({what for state in states for what in state.device_held}):
-            family.add_metric((what,), sum(state.device_held.get(what, 0) for state in states))
-        yield family
+    """No samples where no process has anything on a GPU, or a budget for it."""
+    text = "Memory that the processes of this host hold on GPUs, by what for."
+    held = GaugeMetricFamily("adsieve_device_memory_bytes", text, labels=("what",))
+    for what in sorted({what for state in states for what in state.device_held}):
+        held.add_metric((what,), sum(state.device_held.get(what, 0) for state in states))
+    yield held
     limits = [state.device_limit for state in states if state.device_limit is not None]
+    limit = GaugeMetricFamily("adsieve_device_memory_limit_bytes", "Most that they may hold, all together.")
     if limits:
-        yield _gauge("device_memory_limit_bytes", "Most that they may hold, all together.", sum(limits))
+        limit.add_metric((), sum(limits))
+    yield limit
 
 
 def engines_of(loaded: LoadedRelease) -> dict[str, str]:
