@@ -96,7 +96,7 @@ class TorchCudaEngine:
             self._captured = {tuple(bucket[name] for name in self.inputs): self._call(bucket) for bucket in shapes}
             if shapes:
                 capture_all(torch, self._device, list(self._captured.values()))
-        gpu.memory.hold(self, self.name, self._reserved_bytes() - before)  # known only now
+        gpu.memory.hold(self, self.name, max(0, self._reserved_bytes() - before))  # known only now
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name.
