@@ -9,7 +9,7 @@ import pytest
 
 from contracts.bundle import Bundle, open_bundle
 from engines.names import EXACT_ENGINE
-from indexing import pin_engine
+from indexing import engine_memory, pin_engine
 from indexing.engine_memory import DAYS, EngineMemory
 from indexing.pin_engine import choose_pin_engine
 from towers.serving import TwoTowerServing
@@ -17,7 +17,7 @@ from towers.serving import TwoTowerServing
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(engine_memory, "cache_directory", lambda: tmp_path / "cache")
     return tmp_path / "cache"
 
 
