@@ -6,7 +6,7 @@ error. NO_COLOR, and an output that is no terminal, get no escape codes.
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
 from io import TextIOBase
@@ -84,13 +84,22 @@ def console(*, stderr: bool = False) -> "Console":
     )
 
 
-def table(*headings: str, title: str | None = None) -> "Table":
-    """An empty table in the look that all commands share; what stands in a title is no markup."""
+def table(*headings: str, title: str | None = None, numbers: Sequence[str] = ()) -> "Table":
+    """An empty table in the look that all commands share.
+
+    Args:
+        headings: Of its columns.
+        title: Above it; no markup.
+        numbers: More columns, whose values stand to the right.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    return Table(*headings, title=None if title is None else Text(title), title_justify="left", box=box.SIMPLE)
+    found = Table(*headings, title=None if title is None else Text(title), title_justify="left", box=box.SIMPLE)
+    for heading in numbers:
+        found.add_column(heading, justify="right", no_wrap=True)
+    return found
 
 
 def warn(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from contracts.console import print_json
+from contracts.console import console, print_json, table
 from heavy_ranker.cli_metrics import number
 from modeling.mlflow_run import Outcome, tracking
 
@@ -120,9 +120,10 @@ def run_series(
 
 def _print_members(manifest: "SeriesManifest", out: Path) -> None:
     tasks = next((member.metrics for member in manifest.members if member.metrics), {})
-    print(f"{'model':<12} {'learned':>9} {'judged on':>9}" + "".join(f" {task + ' AUC':>20}" for task in tasks))
+    found = table("model", numbers=("learned", "judged on", *(f"{task} AUC" for task in tasks)))
     for member in manifest.members:
         judged = f"{next(iter(member.metrics.values()))['rows']:,}" if member.metrics else "-"
-        values = "".join(f" {number(member.metrics[task]['auc'] if member.metrics else None, 20, 4)}" for task in tasks)
-        print(f"{member.name:<12} {member.impressions:>9,} {judged:>9}{values}")
+        values = (number(member.metrics[task]["auc"] if member.metrics else None, 4) for task in tasks)
+        found.add_row(member.name, f"{member.impressions:,}", judged, *values)
+    console().print(found)
     print(f"{manifest.version}: {len(manifest.members)} models in {out}, each judged on what it may score")

@@ -4,39 +4,38 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contracts.console import console, table
 from modeling.mlflow_run import Outcome
 
 if TYPE_CHECKING:
     from heavy_ranker.run import RunSummary
 
-_COLUMNS = {"log_loss": ("log loss", 9, 4), "normalised_entropy": ("NE", 7, 4), "auc": ("AUC", 7, 4)} | {
-    "calibration": ("calib.", 7, 3)
+_COLUMNS = {"log_loss": ("log loss", 4), "normalised_entropy": ("NE", 4), "auc": ("AUC", 4)} | {
+    "calibration": ("calib.", 3)
 }
-"""Of each metric its title, width and digits."""
+"""Of each metric its title and digits."""
 
 
 def print_metrics(slices: dict[str, Any]) -> None:
     """A row for each slice, task and source (the model, or the truth of a simulated log)."""
-    titles = " ".join(f"{title:>{width}}" for title, width, _ in _COLUMNS.values())
-    print(f"{'slice':<12} {'task':<16} {'from':<6} {'rows':>9} {titles}")
+    found = table("slice", "task", "from", numbers=("rows", *(title for title, _ in _COLUMNS.values())))
+    found.add_column("")
     for name, sources in slices.items():
         for source, tasks in sources.items():
-            for task, found in tasks.items():
-                values = " ".join(
-                    number(found[metric], width, digits) for metric, (_, width, digits) in _COLUMNS.items()
-                )
-                row = f"{name:<12} {task:<16} {source:<6} {found['rows']:>9,} {values}  {_why_undefined(found)}"
-                print(row.rstrip())
+            for task, told in tasks.items():
+                values = (number(told[metric], digits) for metric, (_, digits) in _COLUMNS.items())
+                found.add_row(name, task, source, f"{told['rows']:,}", *values, _why_undefined(told))
+    console().print(found)
 
 
-def number(value: float | None, width: int, digits: int) -> str:
+def number(value: float | None, digits: int) -> str:
     """A metric, or a dash where it is undefined: NaN, which JSON keeps as null.
 
     Example:
-        >>> number(0.75, 7, 4), number(float("nan"), 4, 2), number(None, 3, 2)
-        (' 0.7500', '   -', '  -')
+        >>> number(0.75, 4), number(float("nan"), 2), number(None, 2)
+        ('0.7500', '-', '-')
     """
-    return f"{'-':>{width}}" if value is None or math.isnan(value) else f"{value:>{width}.{digits}f}"
+    return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
 def outcome_of(summary: "RunSummary", log: Path) -> Outcome:

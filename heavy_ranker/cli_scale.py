@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from contracts.console import Json, print_json, utc_time
+from contracts.console import Json, console, print_json, table, utc_time
 from heavy_ranker.cli_options import Log
 
 
@@ -71,8 +71,10 @@ def _numbers(option: str, text: str, kind: type) -> list[Any]:
 
 def _print(report: dict[str, Any], out: Path) -> None:
     for task, effects in report["effects"].items():
-        print(f"{task}: change of the test log loss, percent of its mean over {len(report['cells'])} runs")
+        title = f"{task}: change of the test log loss, percent of its mean over {len(report['cells'])} runs"
+        found = table("effect", title=title, numbers=("percent", "from", "to"))
         for row in effects:
-            print(f"  {row['effect']:<32} {row['percent']:>8.2f}   {row['low']:>8.2f} to {row['high']:.2f}")
-        print(f"  interactions: {report['interactions'][task]}")
+            found.add_row(row["effect"], *(f"{row[name]:.2f}" for name in ("percent", "low", "high")))
+        console().print(found)
+        print(f"interactions of {task}: {report['interactions'][task]}")
     print(f"cells, report.json and the drawing report.svg are in {out}")

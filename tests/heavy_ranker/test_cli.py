@@ -105,7 +105,7 @@ def test_metrics_without_positives_are_dashes_with_the_reason(capsys):
     labels = np.array([[0.0, 1.0, np.nan], [0.0, 0.0, np.nan]])
     found = task_metrics(("click", "order", "return"), np.zeros((2, 3)), labels, np.ones(2))
     print_metrics({"validation": {"model": found}})
-    _, click, order, returned = capsys.readouterr().out.splitlines()
+    click, order, returned = capsys.readouterr().out.strip().splitlines()[2:]
     assert " ".join(click.split()[3:]) == "2 0.6931 - - - no positives among 2 rows"
     assert " ".join(order.split()[3:]) == "2 0.6931 1.0000 0.5000 1.000"
     assert " ".join(returned.split()[3:]) == "0 - - - - no row has a label"
