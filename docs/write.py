@@ -6,11 +6,12 @@ A test compares each page with what this writes (tests/docs/test_reference.py).
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.writers import benchmarks, commands, configuration, files, http, metrics, settings
+from docs.writers import benchmarks, commands, configuration, decisions, files, http, metrics, settings
 
 ROOT = Path(__file__).parent
 PAGES: Mapping[str, Callable[[], str]] = {
     "benchmarks.md": benchmarks.page,
+    "decisions/README.md": decisions.page,
     "reference/commands.md": commands.page,
     "reference/configuration.md": configuration.page,
     "reference/files.md": files.page,
