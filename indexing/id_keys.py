@@ -6,9 +6,9 @@ Shapes: K ids, W words.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import xxhash
@@ -44,8 +44,7 @@ _MASKS = np.array(
 _HEAD_FILL = ~_MASKS[: HEAD + 1, : HEAD // _WORD]
 
 
-@dataclass(frozen=True)
-class Keys:
+class Keys(msgspec.Struct, frozen=True, dict=True):
     """K ids, ready to be looked up, in as many tables as hold such ids.
 
     Args:

@@ -1,9 +1,9 @@
 """Puts the ranked columns into the answer. Shapes: K ads of the answer, P ads of one pool."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from service.api import Ads, Degraded, Dropped, Explain, RankRequest, RankResponse, Timing
@@ -15,8 +15,7 @@ from service.light import Ranking, Scored
 from service.request_inputs import RequestInputs
 
 
-@dataclass(frozen=True, kw_only=True)
-class Result:
+class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that ranking found.
 
     ``inputs`` is what the models were given, ``ids`` are the candidates of the request, None where ads were retrieved;

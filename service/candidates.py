@@ -7,9 +7,9 @@ of an index, H heads, D width of a head's vector.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
+import msgspec
 import numpy as np
 
 from contracts import compiled
@@ -37,8 +37,7 @@ _NAMES = tuple(reason.name.lower() for reason in Reason)
 _KEPT, _INACTIVE = int(Reason.KEPT), int(Reason.INACTIVE)  # NumPy takes long over a member of an enumeration
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pool:
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """The ads that one release ranks.
 
     ``positions`` [P] are ascending places in the request, or in what was retrieved; ``rows`` [P] rows of the index, -1
@@ -51,8 +50,7 @@ class Pool:
     objectives: np.ndarray
 
 
-@dataclass(frozen=True, kw_only=True)
-class Resolved:
+class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     """One pool for each release, and the reason of every candidate [C]; empty for retrieved ads."""
 
     pools: list[Pool]

@@ -4,10 +4,10 @@ Shapes: P ads of one pool, K survivors, H heads.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from contracts import compiled
@@ -43,8 +43,7 @@ class Scored(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoredPool:
+class ScoredPool(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A pool that this processor scored; never written to again."""
 
     release: LoadedRelease
@@ -67,8 +66,7 @@ class ScoredPool:
         return places, self.utilities[places]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ranking:
+class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     """Ads of several pools in one order, best first.
 
     ``owners`` [K] are places in the list of pools, ``places`` [K] places in that pool, ``utilities`` [K] the order's;

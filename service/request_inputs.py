@@ -2,8 +2,10 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+
+import msgspec
 
 from contracts.encoding import Encoded
 from contracts.errors import RequestError
@@ -21,8 +23,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RequestInputs:
+class RequestInputs(msgspec.Struct, frozen=True, kw_only=True):
     """A request ready for the models.
 
     Args:

@@ -4,9 +4,9 @@ Shapes: P ads of one pool, K survivors.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import floor
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -60,7 +60,7 @@ def choose_survivors(
             is_out = ~np.isin(drawn, kept)
             propensities += probability * is_out * number / (len(everything) - len(kept))
     propensities = np.r_[np.full(len(best), np.nan), propensities]
-    return replace(everything.take(np.r_[best, drawn]), propensities=propensities)
+    return msgspec.structs.replace(everything.take(np.r_[best, drawn]), propensities=propensities)
 
 
 def _numbers_drawn(k: int, explore_share: float) -> dict[int, float]:

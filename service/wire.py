@@ -3,7 +3,6 @@
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -37,8 +36,7 @@ _FAULT = re.compile(r"^(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`
 _FIELD_FAULT = re.compile(r"^Object (?P<fault>contains unknown|missing required) field `(?P<name>.*)`$", re.DOTALL)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CandidateColumns:
+class CandidateColumns(msgspec.Struct, frozen=True, kw_only=True):
     """Checked candidate columns, each as long as ``ids``.
 
     ``keys`` are the ids, to be looked up in any number of indexes; ``bids`` is float64 [C], NaN where the request has
@@ -49,7 +47,7 @@ class CandidateColumns:
     keys: Keys
     bids: np.ndarray | None = None
     objectives: list[str | None] | None = None
-    pair: dict[str, list[Any]] = field(default_factory=dict)
+    pair: dict[str, list[Any]] = msgspec.field(default_factory=dict)
 
 
 def decode_request(body: bytes | msgspec.Raw, media: str = JSON) -> RankRequest:
