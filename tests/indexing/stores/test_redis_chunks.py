@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import redis
 
-from indexing.redis_chunks import BUFFERS, WrongLengthError, received
+from indexing.redis_chunks import BUFFERS, WrongLengthError, received, send
 from indexing.redis_connect import Connection, connect
 from indexing.redis_parts import Chunk
 
@@ -80,3 +80,40 @@ def test_an_answer_that_stops_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("ADSIEVE_REDIS_TIMEOUT_S", "0.2")
     with giving(b"$3\r\nx", then_closed=False) as client, pytest.raises(redis.TimeoutError):
         list(received(client, [Chunk("a", 0, 0, 3)]))
+
+
+def test_commands_are_sent_in_order_and_all_answered(make_server: Callable) -> None:
+    client = connect(make_server().url)
+    rng = np.random.default_rng(1)
+    contents = [rng.bytes(size) for size in (1, 5 << 20, 70_000, 3, 4 << 20, 9)]
+    turns: list[int] = []
+    commands = [("SET", f"chunk-{place}", memoryview(content)) for place, content in enumerate(contents)]
+    send(client, [*commands, ("APPEND", "chunk-0", b"!"), ("EXPIRE", "chunk-3", 100)], lambda: turns.append(1))
+    assert len(turns) == len(commands) + 2
+    expected = [contents[0] + b"!", *contents[1:]]
+    assert client.client.mget([f"chunk-{place}" for place in range(len(contents))]) == expected
+    assert 0 < client.client.ttl("chunk-3") <= 100
+    send(client, [], lambda: None)
+
+
+@pytest.mark.parametrize("place", [0, 1, 4, 8])
+def test_a_refused_command_is_an_error_and_its_connection_is_given_up(make_server: Callable, place: int) -> None:
+    client = connect(make_server().url)
+    commands = [("SET", f"chunk-{number}", b"x") for number in range(9)]
+    with pytest.raises(redis.ResponseError, match="wrong number of arguments"):
+        send(client, [*commands[:place], ("SET", "alone"), *commands[place:]], lambda: None)
+    assert client.client.get("alone") is None
+    client.client.set("after", b"y")
+    assert client.client.get("after") == b"y"
+
+
+def test_an_error_between_commands_leaves_no_answer_for_the_next_one(make_server: Callable) -> None:
+    client = connect(make_server().url)
+
+    def failing() -> None:
+        raise ArithmeticError
+
+    for _ in range(3):
+        with pytest.raises(ArithmeticError):
+            send(client, [("SET", "chunk", b"x"), ("GET", "chunk")], failing)
+        assert client.client.get("none") is None

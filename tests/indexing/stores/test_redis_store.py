@@ -11,7 +11,7 @@ import pytest
 from contracts.bundle import open_bundle
 from contracts.errors import AdsieveError, ArtifactError, InputError
 from contracts.release import Release
-from indexing import redis_mirror, redis_pull
+from indexing import redis_mirror, redis_pull, redis_store, redis_upload
 from indexing.index import Index
 from indexing.listing import listed
 from indexing.redis_connect import RedisError
@@ -437,6 +437,31 @@ def test_what_is_damaged_in_a_mirror_is_pulled_again_when_asked(host: Host, publ
         check_release(follower, release)
     pull_again(follower)
     check_release(follower, release)
+
+
+def test_what_was_just_verified_is_not_summed_again_and_all_else_is(
+    host: Host, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summed: list[int] = []
+    original = redis_upload._sha256
+
+    def counting(content: memoryview) -> str:
+        summed.append(len(content))
+        return original(content)
+
+    monkeypatch.setattr(redis_upload, "_sha256", counting)
+    publisher = host("publisher")
+    first = publish(publisher)
+    assert summed == []  # links to the files that were verified
+    publisher._connection.client.flushall()
+    publish(publisher, "other_")
+    sizes = {path: path.stat().st_size for path in publisher.paths(first).index.rglob("*") if path.is_file()}
+    of_files = sorted(size for path, size in sizes.items() if path.name != "READY")
+    assert sorted(set(of_files) - set(summed)) == []  # the earlier index, which nobody verified now
+    monkeypatch.setattr(redis_store, "are_links", lambda *_: False)
+    summed.clear()
+    publish(publisher, "third_")
+    assert summed  # copies may differ from what was verified
 
 
 def test_a_full_disk_leaves_the_mirror_as_it_was(host: Host, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
