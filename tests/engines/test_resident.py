@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from engines.device_memory import DeviceMemory, DeviceMemoryError
 from engines.gpu import Gpu
-from engines.resident import ResidentPins, _top
+from engines.resident import ResidentPins, _best, _top
 
 HEADS, DIM, ADS = 2, 8, 300
 
@@ -73,6 +74,26 @@ def test_the_best_of_many_equal_numbers(values):
         numbers[rng.random(size) < 0.3] = -np.inf
         wanted = sorted(range(size), key=lambda at: (-numbers[at], at))[:k]
         assert _top(torch, torch.from_numpy(numbers), k).tolist() == wanted
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+def test_no_step_looks_at_values(precision):
+    """A captured graph has static shapes and never waits for the host: without values all of it can still be traced."""
+    columns = {"vectors": (getattr(torch, precision), 16), "bias": (torch.float32, 2), "scales": (torch.float32, 2)}
+    if precision != "int8":
+        del columns["scales"]
+    asked = [(torch.int32, 64), (torch.float32, 2, 10), (torch.float32, 2), (torch.int8, 64), (torch.float64, 64)]
+    with FakeTensorMode():
+        held = {name: torch.empty(100, width, dtype=dtype) for name, (dtype, width) in columns.items()}
+        inputs = [torch.empty(*shape, dtype=dtype) for dtype, *shape in [*asked, (torch.bool, 64)]]
+        found = _best(torch, held, 8, inputs)
+        with pytest.raises(DataDependentOutputException):
+            inputs[0].max().item()  # what would be refused
+    assert [(tuple(part.shape), part.dtype) for part in found] == [
+        ((8, 2), torch.float32),
+        ((8,), torch.int64),
+        ((8,), torch.float64),
+    ]
 
 
 def test_rows_that_come_later_are_scored_like_the_first():
