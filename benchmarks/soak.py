@@ -71,6 +71,7 @@ def _options() -> argparse.Namespace:
     options.add_argument("--minutes", type=float, default=20.0)
     options.add_argument("--load", type=float, default=0.7, help="of the rate that the service holds")
     options.add_argument("--rate", type=float, help="requests a second, instead of a load")
+    options.add_argument("--every", type=float, default=RELEASE_S, help="seconds from one release to the next")
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--ads", type=int, default=20_000)
     options.add_argument("--set", action="append", default=[], metavar="ADSIEVE_NAME=VALUE", help="of the service")
@@ -105,7 +106,7 @@ async def _soak(server: Server, shop: Shop, options: argparse.Namespace) -> tupl
     jobs = [
         asyncio.create_task(_repeat(lambda: _sample(server, watched), SAMPLE_S, stop, watched)),
         asyncio.create_task(_repeat(lambda: _update(shop, watched), UPDATE_S, stop, watched)),
-        asyncio.create_task(_repeat(lambda: _release(shop, server, watched), RELEASE_S, stop, watched)),
+        asyncio.create_task(_repeat(lambda: _release(shop, server, watched), options.every, stop, watched)),
     ]
     report = await client.run(poisson_moments(rate, seconds, seed=2))
     stop.set()
@@ -164,6 +165,7 @@ def _judged(
     failed = len(report.samples) - statuses[200]
     figures: dict[str, Any] = {
         "schedule": f"{options.minutes:g} minutes, Poisson arrivals, {CANDIDATES} candidates, light and full by turns",
+        "seconds from one release to the next": options.every,
         "workers": options.workers,
         "rate of the closed loop, requests/s": capacity,
         "rate of the soak, requests/s": rate,
