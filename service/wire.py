@@ -125,23 +125,34 @@ def _bids(bids: list[Any] | None) -> np.ndarray | None:
     """Float64 [C], NaN for null. A NaN that was sent becomes infinite, so that it is refused and not taken for null."""
     if bids is None:
         return None
-    types = _check_column(bids, "candidates.bids", (float, int, type(None)), "a number or null")
+    _check_list(bids, "candidates.bids")
+    values = _numbers(bids)
+    if values is not None:
+        return values
+    _check_column(bids, "candidates.bids", (float, int, type(None)), "a number or null")
     try:
-        values = _floats(bids) if types == {float} else np.array(bids, np.float64)
+        values = np.array(bids, np.float64)
     except OverflowError:
         values = np.array([_float(bid) for bid in bids], np.float64)
     sent = np.isnan(values)
     if sent.any():
-        values = values.copy()
         for position in np.flatnonzero(sent):
             if bids[position] is not None:
                 values[position] = np.inf
     return values
 
 
-def _floats(values: list[float]) -> np.ndarray:
-    """Float64 [C] of numbers that are all floats, in less than half the time of ``np.array``."""
-    return np.frombuffer(struct.pack(f"{len(values)}d", *values))
+def _numbers(bids: list[Any]) -> np.ndarray | None:
+    """Float64 [C] of plain numbers, in a quarter of the time that looking at each one's type takes.
+
+    None where something is no number, a NaN, or a 0 or 1, which might be a boolean.
+    """
+    try:
+        values = np.frombuffer(struct.pack(f"{len(bids)}d", *bids))
+    except (struct.error, OverflowError):
+        return None
+    doubtful = (values == 0) | (values == 1) | np.isnan(values)
+    return None if doubtful.any() else values
 
 
 def _float(bid: float | None) -> float | None:
@@ -161,12 +172,10 @@ def _check_list(column: object, field: str) -> None:
         raise RequestError(f"expected a list, got {_name(column)}", field=field)
 
 
-def _check_column(column: Any, field: str, types: tuple[type, ...], expected: str) -> set[type]:
-    """The types of a column's values, all of them allowed."""
+def _check_column(column: Any, field: str, types: tuple[type, ...], expected: str) -> None:
     _check_list(column, field)
-    found = set(map(type, column))
-    if found.issubset(types):
-        return found
+    if set(map(type, column)).issubset(types):
+        return
     position = next(position for position, value in enumerate(column) if type(value) not in types)
     raise RequestError(f"expected {expected}, got {_name(column[position])}", field=f"{field}[{position}]")
 

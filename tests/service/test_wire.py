@@ -123,6 +123,20 @@ def test_bids_that_are_no_finite_number_never_pass_for_null():
     assert not np.isfinite(parsed.bids).any()
 
 
+@pytest.mark.parametrize("bids", [[], [2.5, 0.25], [2, 3.5], [0, 1.0], [1.5, None], [-0.0, 7], [2**80, 0.5]])
+def test_numbers_are_bids_whatever_their_type(bids):
+    wanted = [np.nan if bid is None else float(bid) for bid in bids]
+    found = columns({"ids": ["a", "b"][: len(bids)], "bids": bids}).bids
+    np.testing.assert_array_equal(found, np.array(wanted, np.float64))
+
+
+@pytest.mark.parametrize("bids", [[2.5, False], [True, 3], [2.5, "3"], [{}, 2.5], [2.5, [3.0]]])
+def test_what_is_no_number_is_no_bid(bids):
+    position = next(at for at, bid in enumerate(bids) if type(bid) not in (int, float))
+    with pytest.raises(RequestError, match=rf"candidates\.bids\[{position}\]: expected a number or null"):
+        columns({"ids": ["a", "b"], "bids": bids})
+
+
 @pytest.mark.parametrize(
     ("candidates", "message"),
     [
