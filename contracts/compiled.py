@@ -25,8 +25,8 @@ def kernels() -> ModuleType | None:
 def prepare() -> bool:
     """Load the kernels, which compiles them where no earlier process kept them; returns whether they serve.
 
-    Compiled code is kept in ``NUMBA_CACHE_DIR`` where that is set, else with the user's other caches; where these cannot
-    be written to, each process compiles for itself, which takes some seconds.
+    Compiled code is kept in ``NUMBA_CACHE_DIR`` where that is set, else with the user's other caches; where these
+    cannot be written to, each process compiles for itself, which takes some seconds.
     """
     global _loaded
     if _loaded is None and os.environ.get(_SWITCH, "1") != "0":

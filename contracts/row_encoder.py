@@ -28,15 +28,20 @@ from contracts.feature_encoders import (
 from contracts.hashing import HashedIds, TextIds
 from contracts.layout import SideLayout
 from contracts.row_gathering import Gathering
-from contracts.rows import encode_row, parse_time
-from contracts.schema import MISSING, NUM_RESERVED, OUT_OF_VOCABULARY
+from contracts.row_values import (
+    CATEGORY,
+    NUMBER,
+    IrregularError,
+    age_ids,
+    are_texts,
+    begins_with_text,
+    id_function,
+    ids_of_values,
+    listed,
+)
+from contracts.rows import encode_row
+from contracts.schema import MISSING, OUT_OF_VOCABULARY
 from contracts.sequence_encoder import FieldEncoder, SequenceEncoder
-
-CACHED_TEXTS = 1 << 16
-"""Values of one column whose ids are kept: most requests bring values that were seen before."""
-
-_CATEGORY, _NUMBER = frozenset((str, int, bool)), frozenset((float, int, bool))
-_MAX_EPOCH_MS = 253_402_300_799_999  # the end of the year 9999
 
 
 @dataclass(frozen=True)
@@ -46,10 +51,6 @@ class EncodedRow:
     encoded: Encoded
     missing: list[str]
     out_of_vocabulary: list[str]
-
-
-class _IrregularError(Exception):
-    """A value for the plain way."""
 
 
 @dataclass
@@ -101,7 +102,7 @@ class RowEncoder:
         """Encode the features of one request; arguments and errors are those of ``contracts.rows.encode_request``."""
         try:
             row = self._written(query, event_time_us, compiled.kernels())
-        except (_IrregularError, RequestError, UnicodeEncodeError, OverflowError):
+        except (IrregularError, RequestError, UnicodeEncodeError, OverflowError):
             return self._plain(query, event_time_us, prefix)
         given, outside = row.given, row.out_of_vocabulary
         return EncodedRow(
@@ -134,7 +135,7 @@ class RowEncoder:
             return
         given = ~np.isnan(raw)
         if not finite[given].all():
-            raise _IrregularError
+            raise IrregularError
         row.floats[self._dense_places[given]] = values[given]
 
     def _plain(self, query: Mapping[str, Any], event_time_us: int, prefix: str) -> EncodedRow:
@@ -176,46 +177,21 @@ def _writer(part: FeatureEncoder, dense: Sequence[DenseEncoder], edges: _Edges) 
             return _sequence(part, edges)
 
 
-class _KnownIds(dict[Any, int]):
-    """Ids of values of a type in ``_CATEGORY``, those that were asked before by one look-up in a dictionary.
-
-    A full dictionary begins anew: one that kept the order of use would touch more memory in every look-up than that
-    saves. UnicodeEncodeError where a text is none.
-    """
-
-    def __init__(self, ids_of: TextIds) -> None:
-        super().__init__()
-        self._ids_of = ids_of
-
-    def __missing__(self, value: str | int) -> int:
-        text = value if isinstance(value, str) else str(int(value))
-        text.encode()
-        found = int(self._ids_of([text])[0])
-        if len(self) >= CACHED_TEXTS:
-            self.clear()
-        self[value] = found
-        return found
-
-
-def _id_of(ids_of: TextIds) -> Callable[[Any], int]:
-    return _KnownIds(ids_of).__getitem__
-
-
 def _buckets(ids_of: TextIds | None) -> int:
     """Rows of a hashed table; 0 for another."""
     return ids_of.buckets if isinstance(ids_of, HashedIds) else 0
 
 
 def _categorical(part: CategoricalEncoder) -> _Writer:
-    name, position, id_of, buckets = part.name, part.position, _id_of(part.ids_of), _buckets(part.ids_of)
+    name, position, id_of, buckets = part.name, part.position, id_function(part.ids_of), _buckets(part.ids_of)
 
     def write(row: _Row, value: Any) -> None:
         if buckets and row.gathering is not None and type(value) is str:
             row.gathering.add_text(value, position, buckets)
             row.given.add(name)
             return
-        if type(value) not in _CATEGORY:
-            raise _IrregularError
+        if type(value) not in CATEGORY:
+            raise IrregularError
         found = id_of(value)
         row.ids[position] = found
         row.given.add(name)
@@ -226,16 +202,16 @@ def _categorical(part: CategoricalEncoder) -> _Writer:
 
 
 def _multi_categorical(part: MultiCategoricalEncoder) -> _Writer:
-    name, id_of, buckets = part.name, _id_of(part.ids_of), _buckets(part.ids_of)
+    name, id_of, buckets = part.name, id_function(part.ids_of), _buckets(part.ids_of)
     start, width = part.positions.start, part.positions.stop - part.positions.start
 
     def write(row: _Row, value: Any) -> None:
-        if buckets and row.gathering is not None and _begins_with_text(value) and _are_texts(value[width:]):
+        if buckets and row.gathering is not None and begins_with_text(value) and are_texts(value[width:]):
             row.ids[start] = 0
             row.gathering.add_texts(value[:width], start, buckets)
             row.given.add(name)
             return
-        ids = _ids(_listed(value), id_of)[:width]
+        ids = ids_of_values(listed(value), id_of)[:width]
         row.ids[start] = 0
         row.ids[start : start + len(ids)] = ids
         row.given.add(name)
@@ -249,8 +225,8 @@ def _dense(part: DenseEncoder, place: int) -> _Writer:
     name = part.name
 
     def write(row: _Row, value: Any) -> None:
-        if type(value) not in _NUMBER or not math.isfinite(value):
-            raise _IrregularError
+        if type(value) not in NUMBER or not math.isfinite(value):
+            raise IrregularError
         row.dense[place] = value
         row.given.add(name)
 
@@ -262,12 +238,12 @@ def _embedding(part: EmbeddingEncoder) -> _Writer:
     width = positions.stop - positions.start
 
     def write(row: _Row, value: Any) -> None:
-        if len(_listed(value)) != width or not _NUMBER.issuperset(map(type, value)):
-            raise _IrregularError
+        if len(listed(value)) != width or not NUMBER.issuperset(map(type, value)):
+            raise IrregularError
         with np.errstate(over="ignore"):
             values = np.array(value, np.float64).astype(np.float32)
         if not np.isfinite(values).all():
-            raise _IrregularError
+            raise IrregularError
         row.floats[positions] = values
         row.given.add(name)
 
@@ -279,15 +255,15 @@ def _sequence(part: SequenceEncoder, edges: _Edges) -> _Writer:
 
     def write(row: _Row, value: Any) -> None:
         if not isinstance(value, Mapping):
-            raise _IrregularError
+            raise IrregularError
         length: int | None = None
         for name, values in value.items():
             if values is None or name not in fields:
                 continue
             if length is None:
-                length = len(_listed(values))
-            elif len(_listed(values)) != length:
-                raise _IrregularError
+                length = len(listed(values))
+            elif len(listed(values)) != length:
+                raise IrregularError
         kept = min(length or 0, part.max_length)
         for name, write_field in fields.items():
             write_field(row, value.get(name), kept)
@@ -315,7 +291,7 @@ def _field(part: FieldEncoder, edges: _Edges) -> _FieldWriter:
         recent, gathering = values[: -kept - 1 : -1], row.gathering
         if gathering is not None and is_age:
             gathering.add_millis(recent, start, first_edge, end_edge)
-        elif gathering is not None and buckets and _begins_with_text(recent):
+        elif gathering is not None and buckets and begins_with_text(recent):
             gathering.add_texts(recent, start, buckets)
         else:
             row.ids[start : start + kept] = ids_now(row, recent)
@@ -327,75 +303,20 @@ def _ids_now(part: FieldEncoder) -> Callable[[_Row, Sequence[Any]], Any]:
     """Ids of one field's kept events, most recent first."""
     if part.edges_us is not None:
         edges_us = part.edges_us
-        return lambda row, values: _age_ids(values, edges_us, row.event_time_us)
+        return lambda row, values: age_ids(values, edges_us, row.event_time_us)
     if part.ids_of is None:
         raise TypeError(f"{part.column} is neither a category nor an age")
-    id_of, ids_of, column, is_vocabulary = _id_of(part.ids_of), part.ids_of, part.column, part.is_vocabulary
+    id_of, ids_of, column, is_vocabulary = id_function(part.ids_of), part.ids_of, part.column, part.is_vocabulary
 
     def vocabulary_ids(row: _Row, values: Sequence[Any]) -> list[int]:
-        found = _ids(values, id_of)
+        found = ids_of_values(values, id_of)
         if OUT_OF_VOCABULARY in found:
             row.out_of_vocabulary.add(column)
         return found
 
     def hashed_ids(row: _Row, values: Sequence[Any]) -> list[int] | np.ndarray:
-        return ids_of(values) if _are_texts(values) else _ids(values, id_of)  # a hash costs less than a cold dictionary
+        return (
+            ids_of(values) if are_texts(values) else ids_of_values(values, id_of)
+        )  # a hash costs less than a cold dictionary
 
     return vocabulary_ids if is_vocabulary else hashed_ids
-
-
-def _age_ids(values: Sequence[Any], edges_us: np.ndarray, event_time_us: int) -> np.ndarray:
-    """Buckets of ages of instants, most recent first; the plain way says what is wrong with later or unsorted ones."""
-    times, known = _instants(values)
-    ages = event_time_us - times
-    present = ages if known is None else ages[known]
-    if len(present) and (present[0] < 0 or (present[1:] < present[:-1]).any()):
-        raise _IrregularError
-    ids = edges_us.searchsorted(ages, side="right") + NUM_RESERVED
-    if known is not None:
-        ids[~known] = MISSING
-    return ids
-
-
-def _instants(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Microseconds since 1970, and which are not null; None where none is."""
-    types = set(map(type, values))
-    if types == {int}:
-        millis = np.array(values, np.int64)
-        if np.abs(millis).max() > _MAX_EPOCH_MS:
-            raise _IrregularError
-        return millis * 1000, None
-    if not types <= {int, str, type(None)}:
-        raise _IrregularError
-    micros = np.array([0 if value is None else parse_time(value, "") for value in values], np.int64)
-    return micros, np.array([value is not None for value in values])
-
-
-def _ids(values: Sequence[Any], id_of: Callable[[Any], int]) -> list[int]:
-    if _are_texts(values):
-        return list(map(id_of, values))
-    types = set(map(type, values))
-    if types <= _CATEGORY:
-        return list(map(id_of, values))
-    if types - _CATEGORY == {type(None)}:
-        return [MISSING if value is None else id_of(value) for value in values]
-    raise _IrregularError
-
-
-def _are_texts(values: Sequence[Any]) -> bool:
-    """Whether all are texts, which most are: told by the quickest thing that reads texts alone."""
-    try:
-        "".join(values)
-    except TypeError:
-        return False
-    return True
-
-
-def _begins_with_text(value: Any) -> bool:
-    return type(value) is list and bool(value) and type(value[0]) is str
-
-
-def _listed(value: Any) -> Sequence[Any]:
-    if type(value) is not list and not isinstance(value, list | tuple):
-        raise _IrregularError
-    return value
