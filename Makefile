@@ -61,6 +61,8 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.publish --check
 	$(BIN)/python -m benchmarks.retrieval_recall --check
 	$(BIN)/python -m benchmarks.feedback --check
+	$(BIN)/python -m benchmarks.overload --check
+	$(BIN)/python -m benchmarks.soak --check
 	$(BIN)/python -m benchmarks.serving --check --pip-args="$(PIP_ARGS)"
 ifdef ADSIEVE_KUAIRAND
 	$(BIN)/python -m benchmarks.real_log "$(ADSIEVE_KUAIRAND)" --check

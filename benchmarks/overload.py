@@ -45,9 +45,13 @@ _PRIORITY = -10
 
 @dataclass
 class Round:
-    """One round: the rate that was held, and blocks of load; ``after`` begins where ``twice`` ends."""
+    """One round: the rate that was held, and blocks of load; ``after`` begins where ``twice`` ends.
+
+    ``connections`` are those that each worker had taken before the load.
+    """
 
     held: float
+    connections: list[int]
     usual: Report
     twice: Report
     after: Report
@@ -97,6 +101,7 @@ def main() -> int:
                     print(f"{stage}: held {one.held:.0f}/s, ratio {one.ratio:.2f}", file=sys.stderr, flush=True)
         finally:
             server.stop()
+            os.sched_setaffinity(0, cores)
     return finish(options, *_judged(found, cores, options))
 
 
@@ -133,12 +138,18 @@ async def _round(server: Server, requests: Sequence[bytes], options: argparse.Na
     held = len(calibration.having(200)) / calibration.seconds
     client = Client(server.port, requests, seed=1)
     await client.open(_CONNECTIONS)
+    connections = _connections(server)
     blocks = []
     for number, load in enumerate((USUAL, TWICE, USUAL)):
         moments = poisson_moments(load * held, options.seconds, seed=number)
         blocks.append(await client.run(moments, wait=number != 1))
     client.close()
-    return Round(held, *blocks)
+    return Round(held, connections, *blocks)
+
+
+def _connections(server: Server) -> list[int]:
+    workers = [process for process in server.tree() if any("spawn_main" in part for part in process.cmdline())]
+    return [sum(one.status == psutil.CONN_ESTABLISHED for one in worker.net_connections()) for worker in workers]
 
 
 def _judged(found: Found, cores: Sequence[int], options: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
@@ -195,6 +206,7 @@ def _figures(stage: str, rounds: Sequence[Round]) -> dict[str, Any]:
         )
         late, share = max(report.late_ms(0.99) for report in reports), max(report.core_share for report in reports)
         found[f"{stage}, {title}, generator"] = f"at most {share:.2f} of its core, p99 of lateness {late:.2f} ms"
+    found[f"{stage}, connections of each worker, by round"] = " ".join(str(one.connections) for one in rounds)
     found[f"{stage}, ratios of p99 by round"] = " ".join(f"{one.ratio:.2f}" for one in rounds)
     found[f"{stage}, ratios after by round"] = " ".join(f"{one.ratio_after:.2f}" for one in rounds)
     statuses = Counter(sample.status for one in rounds for sample in one.twice.samples)
