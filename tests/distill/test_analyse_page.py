@@ -1,6 +1,7 @@
 """The queries of the how-to page over an evaluation: DuckDB and Polars read it as it lies, and find what it says."""
 
 import math
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,7 @@ from distill.slice_table import write_slices
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "analyse.md"
 SECTION = PAGE.read_text().split("\n## Evaluation\n")[1]
-CODE = "\n".join(line[4:] for line in SECTION.splitlines() if line.startswith("    ") or not line)
+CODE = "\n".join(re.findall(r"^```python\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL))
 
 
 @pytest.fixture

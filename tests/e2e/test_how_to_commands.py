@@ -10,7 +10,7 @@ import typer
 import adsieve
 
 PAGES = sorted((Path(adsieve.__file__).parent / "docs" / "how-to").glob("*.md"))
-LINE = re.compile(r"^    (?:\$ )?(?:[A-Z_]+=\S+ )*adsieve ((?:.*\\\n)*.*)$", re.MULTILINE)
+LINE = re.compile(r"^(?:\$ |  )(?:[A-Z_]+=\S+ )*adsieve ((?:.*\\\n)*.*)$", re.MULTILINE)
 COMMANDS = [(page.name, line) for page in PAGES for line in LINE.findall(page.read_text())]
 
 

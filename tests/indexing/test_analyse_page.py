@@ -16,7 +16,7 @@ from indexing.nightly import build_index
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "analyse.md"
 SECTION = PAGE.read_text().split("\n## Embeddings\n")[1].split("\n## ")[0]
-CODE = "\n".join(line[4:] for line in SECTION.splitlines() if line.startswith("    ") or not line)
+CODE = "\n".join(re.findall(r"^```python\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL))
 
 
 @pytest.fixture

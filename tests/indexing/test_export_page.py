@@ -19,11 +19,7 @@ from indexing.nightly import build_index
 from towers.serving import TwoTowerServing, score
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
-BLOCKS = [
-    "\n".join(line[4:] for line in block.splitlines())
-    for block in re.findall(r"(?:^    .*\n|^\n)+", PAGE.read_text(), re.MULTILINE)
-    if re.search(r"^    import ", block, re.MULTILINE)
-]
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture

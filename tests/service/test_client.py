@@ -251,6 +251,7 @@ def test_the_examples_of_the_how_to_run(settings, servers, capsys):
     app.state.follower.poll()
     with servers.serving(app) as url:
         code = "\n".join(blocks).replace("http://127.0.0.1:8000", url)
+        code = code.replace("ad-009097", "shopping-1").replace("ad-008241", "shopping-2")  # ads of this catalogue
         exec(compile(code, str(page), "exec"), {})
     told = capsys.readouterr().out
     assert "['nobody']" in told
