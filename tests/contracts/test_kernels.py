@@ -187,3 +187,44 @@ def test_kernels_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ADSIEVE_COMPILED", "0")
         assert not compiled.prepare()
         assert compiled.kernels() is None
+
+
+def test_where_compiled_code_is_damaged_it_is_made_anew(
+    kernels: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    numba = pytest.importorskip("numba")
+    seen = []
+
+    def load(name: str) -> ModuleType:
+        seen.append(numba.config.CACHE_DIR)
+        if seen[-1]:
+            raise EOFError("Ran out of input")
+        return kernels
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.setattr(compiled.importlib, "import_module", load)
+    with in_numpy():
+        assert compiled.prepare()
+    (directory,) = [path for path in seen if path]
+    assert seen == [directory, ""]
+    assert not Path(directory).exists()
+    assert f"kept in {directory} are of no use" in caplog.text
+
+    seen.clear()
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # given by the user: nothing is removed
+    with in_numpy():
+        assert compiled.prepare()
+    assert seen == [str(tmp_path), ""]
+    assert tmp_path.exists()
+    assert str(tmp_path) == numba.config.CACHE_DIR
+
+
+def test_where_numba_is_told_not_to_compile_numpy_serves(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    numba = pytest.importorskip("numba")
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    with in_numpy():
+        assert not compiled.prepare()
+    assert "NUMBA_DISABLE_JIT" in caplog.text
