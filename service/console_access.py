@@ -1,7 +1,7 @@
 """Who may read the console: whoever has the admin token, or without one whoever sits at this machine."""
 
 from collections.abc import Mapping
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -12,7 +12,8 @@ from service.tokens import require_token
 
 TOKEN_SETTING = "ADSIEVE_ADMIN_TOKEN"
 
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+_FORWARDED = {"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"}
+_FORWARDED_PREFIX = "x-forwarded-"
 
 
 def require_console(request: Request, settings: Settings) -> None:
@@ -41,10 +42,20 @@ def is_local(client: str, headers: Mapping[str, str]) -> bool:
         False
         >>> is_local("127.0.0.1", {"host": "localhost", "x-forwarded-for": "203.0.113.9"})
         False
+        >>> is_local("127.0.0.1", {"host": "localhost", "origin": "https://other.example"})
+        False
     """
-    if any(name in headers for name in _FORWARDED) or headers.get("sec-fetch-site", "none") not in _OF_OWN_SITE:
+    if any(name in _FORWARDED or name.startswith(_FORWARDED_PREFIX) for name in headers):
+        return False
+    if headers.get("sec-fetch-site", "none") not in _OF_OWN_SITE or not _is_of_own_page(headers):
         return False
     return _is_loopback(client) and _is_loopback(_host_name(headers.get("host", "")))
+
+
+def _is_of_own_page(headers: Mapping[str, str]) -> bool:
+    """Whether no page of another origin asks: browsers without Sec-Fetch-Site tell the origin of what they post."""
+    origin = headers.get("origin")
+    return origin is None or origin.partition("://")[2] == headers.get("host")
 
 
 _OF_OWN_SITE = ("same-origin", "none")
@@ -59,6 +70,8 @@ def _host_name(host: str) -> str:
 
 def _is_loopback(name: str) -> bool:
     try:
-        return name == "localhost" or ip_address(name.partition("%")[0]).is_loopback
+        address = ip_address(name.partition("%")[0])
     except ValueError:
-        return False
+        return name == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None  # a socket for IPv4 and IPv6
+    return (mapped or address).is_loopback

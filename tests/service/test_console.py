@@ -86,8 +86,13 @@ def test_without_a_token_only_this_machine_is_told_and_nobody_rolls_back(setting
         assert local.post(RANK, json={"request": body}).status_code == 200
         assert local.get(READS[0]).json()["may_roll_back"] is False
         assert local.post("/admin/rollback", json={"scenario": "shopping"}).status_code == 401
-        for name, value in (("Host", "evil.example"), ("X-Forwarded-For", "9.9.9.9"), ("Sec-Fetch-Site", "cross-site")):
+        refused = [("Host", "evil.example"), ("Sec-Fetch-Site", "cross-site"), ("Origin", "http://localhost:3000")]
+        refused += [("X-Forwarded-For", "9.9.9.9"), ("X-Forwarded-Proto", "https"), ("CF-Connecting-IP", "9.9.9.9")]
+        for name, value in refused:
             assert local.get(READS[0], headers={name: value}).status_code == 401
+            assert local.post(RANK, json={"request": body}, headers={name: value}).status_code == 401
+        own = {"Origin": "http://127.0.0.1:8000", "Sec-Fetch-Site": "same-origin"}
+        assert local.post(RANK, json={"request": body}, headers=own).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -95,6 +100,8 @@ def test_without_a_token_only_this_machine_is_told_and_nobody_rolls_back(setting
     [
         ("127.0.0.1", "localhost:8000", True),
         ("127.9.9.9", "127.0.0.1", True),
+        ("::ffff:127.0.0.1", "localhost", True),
+        ("::ffff:10.0.0.2", "localhost", False),
         ("::1", "[::1]:8000", True),
         ("10.0.0.2", "localhost", False),
         ("127.0.0.1", "10.0.0.2:8000", False),
