@@ -20,6 +20,7 @@ brackets. A single option of the command, such as `--epochs`, wins over the file
 def page() -> str:
     """The whole page."""
     from adlogs.csv_mapping import Column, CsvMapping, Lookup, TableMapping
+    from contracts.schema import Feature, FeatureSchema, Fitted, SequenceField, Table
     from distill.config import DistillConfig
     from distill.gate_limits import Limits
     from distill.presets import PRESETS as STUDENTS
@@ -50,6 +51,10 @@ def page() -> str:
         ("`adsieve convert csv --mapping`", "A file of its own, which `--propose` writes.", "", [
             ("", CsvMapping, None), ("TABLE.", TableMapping, None), ("lookups.NAME.", Lookup, None),
             ("TABLE.columns.COLUMN.", Column, None),
+        ]),
+        ("Schema", "For `--schema`: `adsieve schema infer` proposes one, `adsieve schema fit` completes it.", "", [
+            ("", FeatureSchema, None), ("tables.TABLE.", Table, None), ("features.FEATURE.", Feature, None),
+            ("features.FEATURE.fields.FIELD.", SequenceField, None), ("features.FEATURE.fitted.", Fitted, None),
         ]),
     )  # fmt: skip
     parts = [HEAD]

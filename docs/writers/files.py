@@ -19,6 +19,25 @@ A directory or a glob for each dataset. A feature of the schema reads the column
 the column `sequence.field`. Text may be string, large_string or dictionary; timestamps have any unit and a zone.
 `adsieve validate` names the file, row group, column and rule of each fault.
 """
+UPDATES = """## Updates
+
+A line of JSON for each, given to `adsieve index update`, where times are ISO 8601 with a zone. The log holds them as
+microseconds since 1970 UTC, and `seq`, the number of each. [What they do](../how-to/updates.md).
+"""
+UPDATE_KEYS = {
+    "ad_id": "the ad, required; no index need know it yet",
+    "at": "when it was decided: only compared with the times of a catalogue",
+    "status": "`active`, `paused` or `removed`",
+    "bid": "at least 0; null takes the bid away",
+    "takedown": "`true` stops the ad until it is `false`, whatever else is said",
+    "budget": "what is left of it: at 0 and below the ad is not served; null lifts the limit",
+    "content": "a new or changed ad, with the keys below",
+    "content.scenario": "where it is served",
+    "content.valid_from": "from when on this content holds",
+    "content.advertiser_id": "null where there is none",
+    "content.objective": "what its bid pays for; null where there is none",
+    "content.features": "raw values by column, as in `ads/`; null where there is none",
+}
 DATASETS = {
     "requests": "A row for each ad request, with query features and sequences.",
     "candidates": "A row for each ad in a request, sorted by request, with pair features.",
@@ -56,21 +75,47 @@ BUNDLE_FILES = (
     ("manifest.json", "what it is and what made it, with size and SHA-256 of each file"),
     ("schema.yaml", "feature schema with its fitted state"),
     ("config.json", "configuration of the training"),
-    ("weights.safetensors", "weights; `optimizer.safetensors` beside it where a run goes on from it"),
-    ("*.onnx, *.program.safetensors", "exported graphs, and their torch programs for GPUs"),
+    ("weights.safetensors", "weights"),
+    ("optimizer.safetensors", "of a student: the optimisers' states, from which the next day's training goes on"),
+    ("request.onnx, ads.onnx", "of a heavy ranker: the user once a request; an ad beside an encoded user"),
+    ("query_tower.onnx, pin_tower.onnx", "of a student: the two towers"),
+    ("*.program.safetensors", "each graph once more, as a torch program for GPUs"),
     ("parity.safetensors", "real inputs and fp32 outputs that every engine is compared with"),
     ("requests.jsonl", "saved requests for warm-up and replay"),
     ("profile.json", "statistics of each feature in training"),
-    ("slices.parquet, gate.json", "evaluation by slice; what the launch gate said"),
+    ("slices.parquet", "of a student: its evaluation by slice"),
+    ("gate.json", "of a student: what the launch gate said, or the reason of an override"),
+    ("READY", "comes last"),
 )
 INDEX_FILES = (
-    ("manifest.json", "both fingerprints, counts, coverage, recall, watermark, size and SHA-256 of each file"),
-    ("vectors.npy, bias.npy, scales.npy", "pin embeddings [ads, heads * dim]; fp32 bias; scales of int8 vectors"),
-    ("ids and advertisers", "tables of ids, mapped as they lie, keys compared in full"),
+    ("manifest.json", "versions of both bundles, counts, coverage, recall, watermark, size and SHA-256 of each file"),
+    ("vectors.npy, bias.npy", "pin embeddings [ads, heads * dim] in fp16, fp32 or int8; fp32 biases [ads, heads]"),
+    ("scales.npy", "of int8 vectors: what they are multiplied by"),
+    ("ids/heads.npy, ids/tags.npy, ids/rows.npy", "table from id to row, keys compared in full"),
+    ("ids/offsets.npy, ids/ids.bin", "the ids themselves, in row order"),
+    ("advertisers.npy", "number of each ad's advertiser"),
+    ("advertisers/*", "the advertisers' names, as `ids/`"),
     ("status.npy, bids.npy, objectives.npy, valid-from.npy", "state of each ad in the catalogue"),
-    ("heavy-*.npy", "the ads' features as the heavy ranker encodes them"),
-    ("retrieval", "FAISS indexes for requests without candidates"),
+    ("heavy-ids.npy, heavy-floats.npy", "with a heavy bundle: the ads' features as the heavy ranker encodes them"),
+    (
+        "retrieval/head-*.faiss, retrieval/head-*.npy",
+        "for requests without candidates, by head: FAISS index, and the rows in it",
+    ),
+    ("retrieval/impression.npy, retrieval/impression-log-bids.npy", "ads that pay for being shown: rows and bids"),
+    ("READY", "comes last"),
 )
+STORE_FILES = (
+    ("bundles/*, indexes/*", "what releases are made of, by version; hard links where the file system allows"),
+    ("releases/*/*.json", "a record for each release, by scenario, written once"),
+    ("current/*.json", "the pointer of a scenario: the release that serves, and those before it"),
+    ("copies/*.json", "the pointer once more, for the day when it cannot be read"),
+    ("updates/log.json, updates/*.jsonl", "the [log of updates](../how-to/updates.md)"),
+    ("updates/given, updates/surveyed", "up to where the log is known to be sound"),
+    ("updates-log.json", "that there was a log of updates, should it be gone"),
+    ("hosts/*", "what each host keeps beside it: overlays, and what is taken down"),
+    (".lock, updates/.lock", "held by who changes something"),
+)
+"""Names are patterns; each is of a file relative to its directory."""
 
 
 def page() -> str:
@@ -89,6 +134,8 @@ def page() -> str:
         parts.append(f"### {name}/\n\n{words}\n\n" + table(("column", "type", "", "meaning"), rows + own))
     parts += ["## Model bundle\n", _contents(BUNDLE_FILES), _struct("manifest.json of a bundle", BundleManifest)]
     parts += ["## Index\n", _contents(INDEX_FILES), _struct("manifest.json of an index", IndexManifest)]
+    parts += [UPDATES, table(("key", "meaning"), [(code(name), words) for name, words in UPDATE_KEYS.items()])]
+    parts += ["## Store\n", _contents(STORE_FILES)]
     parts += ["## Release\n", _struct("The record of a release", Release), _struct("judgement", Judgement)]
     return "\n".join(parts)
 

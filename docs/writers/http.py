@@ -3,7 +3,7 @@
 import inspect
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from docs.writers.markdown import code, prose, table
@@ -15,13 +15,16 @@ are [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problems: `type`, `title`
 at fault, the field. Bodies of `/rank` and `/rank/batch` are JSON or MessagePack (`application/msgpack`), and answers
 come in the same.
 """
+UNDESCRIBED = {"/openapi.json": "This description, for programs", "/console/{name}": "The console's scripts and styles"}
+"""Routes that OpenAPI leaves out."""
 
 
 def page() -> str:
     """The whole page."""
     ranking, heavy = documents()
-    parts = [HEAD, "## Routes\n", _routes(ranking["paths"])]
-    parts += ["## Routes of the role heavy\n", _routes(heavy["paths"])]
+    parts = [HEAD]
+    for title, document, app in zip(("Routes", "Routes of the role heavy"), (ranking, heavy), apps(), strict=True):
+        parts += [f"## {title}\n", _routes(document["paths"], every_route(app.routes))]
     schemas = ranking["components"]["schemas"] | heavy.get("components", {}).get("schemas", {})
     parts += [_body(name, schemas[name]) for name in sorted(schemas) if schemas[name].get("properties")]
     return "\n".join(parts)
@@ -29,21 +32,37 @@ def page() -> str:
 
 def documents() -> tuple[dict[str, Any], dict[str, Any]]:
     """OpenAPI documents of the role rank and of the role heavy."""
+    ranking, heavy = apps()
+    return ranking.openapi(), heavy.openapi()
+
+
+def apps() -> tuple[Any, Any]:
+    """The applications of both roles, over an empty store."""
     from service.app import create_app
     from service.heavy_role import create_heavy_app
     from service.settings import Settings
 
     with tempfile.TemporaryDirectory() as empty:
         settings = Settings(store=empty)
-        return create_app(settings).openapi(), create_heavy_app(settings).openapi()
+        return create_app(settings), create_heavy_app(settings)
 
 
-def _routes(paths: Mapping[str, Any]) -> str:
+def every_route(routes: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """Method and path of whatever an application answers, routers within it included."""
+    for route in routes:
+        if included := getattr(route, "original_router", None):
+            yield from every_route(included.routes)
+        else:
+            yield from ((method, route.path) for method in sorted(route.methods - {"HEAD"}))
+
+
+def _routes(paths: Mapping[str, Any], answered: Iterable[tuple[str, str]]) -> str:
     rows = []
     for path, methods in paths.items():
         for method, route in methods.items():
             statuses = ", ".join(sorted(route.get("responses", {})))
             rows.append((code(f"{method.upper()} {path}"), _words(route), statuses))
+    rows += [(code(f"{method} {path}"), UNDESCRIBED[path], "200") for method, path in answered if path not in paths]
     return table(("route", "what it does", "statuses"), rows)
 
 

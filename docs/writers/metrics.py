@@ -7,8 +7,9 @@ from docs.writers.markdown import code, table
 HEAD = """# Metrics
 
 Made from the collectors by `python -m docs.write`. `GET /metrics` gives them in Prometheus' text format, added up over
-the processes of a host; a histogram as `_bucket`, `_sum` and `_count`. A host of the heavy stage (`--role heavy`)
-exports the same names; what it does not do stays 0.
+the processes of a host; a histogram as `_bucket`, `_sum` and `_count`. A service of one process also tells by
+`_created` when counters and histograms began. A host of the heavy stage (`--role heavy`) exports the same names; what
+it does not do stays 0.
 """
 SUFFIX = {"counter": "_total"}
 

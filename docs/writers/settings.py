@@ -15,8 +15,26 @@ HEAD = """# Settings of the service
 
 Made from `service/settings.py` by `python -m docs.write`. Settings come from environment variables; some have an option
 of `adsieve serve` too. One that is unknown, or has a value that is not allowed, stops the service with the name, the
-value and what was expected. Mappings are JSON.
+value and what was expected. Mappings are JSON. What other commands read stands at the end.
 """
+
+
+OTHER = {
+    "ADSIEVE_COMPILED": "`0`: no kernels compiled by Numba; the same in NumPy, several times slower in places",
+    "NUMBA_CACHE_DIR": "where compiled kernels are kept, in place of the user's cache",
+    "XDG_CACHE_HOME": "the user's cache, `~/.cache` by default: `adsieve/` there holds compiled kernels, plans of "
+    "TensorRT, the engines that builds chose, and mirrors of Redis stores",
+    "TMPDIR": "where what is checked, spilled or counted lies meanwhile",
+    "OMP_NUM_THREADS, OPENBLAS_NUM_THREADS": "threads of training and of NumPy in a process; "
+    "`adsieve serve` sets them for its workers unless they are set",
+    "NO_COLOR": "any value: no escape codes",
+    "COLUMNS": "width of tables where there is no terminal",
+    "MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME": "where trainings and evaluations are logged, as by `--mlflow`, and "
+    "under which name",
+    "MLFLOW_DISABLE_TELEMETRY": "`true` unless it is set",
+    "CXX": "compiler that long trainings compile their dense layers with, `g++` by default",
+}
+"""Of every command, beside the settings of the service."""
 
 
 def page() -> str:
@@ -36,6 +54,13 @@ def page() -> str:
         "## Connection to Redis\n\nOf every command that takes `--store URL`.\n\n"
         + table(("variable", "meaning"), rows)
     )
+    rows = [(", ".join(map(code, names.split(", "))), words) for names, words in OTHER.items()]
+    parts.append("## Other variables\n\nOf every command.\n\n" + table(("variable", "meaning"), rows))
+    rows = [(code(name), words) for name, words in nightly_variables().items()]
+    parts.append(
+        "## deploy/nightly.sh\n\nOf the [nightly job](../how-to/deploy.md#the-night) alone.\n\n"
+        + table(("variable", "meaning"), rows)
+    )
     return "\n".join(parts)
 
 
@@ -50,6 +75,12 @@ def redis_variables() -> dict[str, str]:
         first, *others = names.split(", ")
         found |= dict.fromkeys([first, *(first.rpartition("_")[0] + other for other in others)], words)
     return found
+
+
+def nightly_variables() -> dict[str, str]:
+    """The variables of the nightly job, which the top of its script lists."""
+    script = Path(__file__).parents[2] / "deploy" / "nightly.sh"
+    return dict(re.findall(r"^#   (\w+) {2,}(.+)$", script.read_text(), re.MULTILINE))
 
 
 def groups(model: type[BaseModel]) -> dict[str, dict[str, str]]:

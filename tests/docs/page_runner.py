@@ -1,4 +1,4 @@
-"""Code blocks of a page, and what runs them: shell lines in bash, services beside them, Python in one namespace a page."""
+"""Code blocks of a page, and what runs them: bash, services in the background, Python in one namespace a page."""
 
 import os
 import re
@@ -42,7 +42,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def steps(text: str) -> Iterator[Step]:
-    """The commands of a console block: behind ``$``, over lines that end with a backslash or ``&&``, with a here-document."""
+    """The commands of a console block: behind ``$``, to the end of a backslash, ``&&`` or here-document."""
     lines = text.splitlines()
     while lines:
         first = lines.pop(0)
@@ -122,8 +122,13 @@ class Runner:
         with log.open("ab") as output:
             script = ["bash", "-c", self._script(command)]
             self.services[port] = subprocess.Popen(
-                script, cwd=self.directory, env=dict(self.environment), stdout=output, stderr=output, start_new_session=True
-            )  # fmt: skip
+                script,
+                cwd=self.directory,
+                env=dict(self.environment),
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
         deadline = time.monotonic() + PATIENCE_S
         while not _is_ready(port):
             if self.services[port].poll() is not None or time.monotonic() > deadline:
@@ -147,9 +152,9 @@ class Runner:
 
 
 def environment_of(home: Path) -> dict[str, str]:
-    """Our command first in the path, a cache and temporary files of its own, no setting of ours, one thread a process."""
+    """Our command first in the path, a cache of its own, no setting of ours, one thread a process."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ADSIEVE_")}
-    threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**kept, **threads, "PATH": path, "XDG_CACHE_HOME": str(home / "cache"), "NO_COLOR": "1"}
 

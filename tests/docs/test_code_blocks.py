@@ -1,6 +1,6 @@
-"""Every code block of the pages and of the README runs, on a log of the README's names and days.
+"""Every code block of the pages and of the README runs, on a log with the README's names and days.
 
-The README's steps run once, and each page in a copy of what they leave. What is replaced and what is left out stands below.
+The README's steps run once, and each page in a copy of what they leave. What is replaced or left out stands below.
 """
 
 import importlib.util
@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,6 @@ import msgspec
 import promql_parser
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -25,7 +25,7 @@ import yaml
 import adsieve
 from adlogs import presets, simulate
 from contracts.config import convert
-from docs.writers import metrics
+from docs.writers import files, metrics
 from indexing.release_limits import ReleaseLimits
 from indexing.update_input import read_lines
 
@@ -51,37 +51,45 @@ ELSEWHERE = {
     "docs/how-to/kserve.md": "needs a cluster with KServe; tests/service/test_kserve.py asks the routes",
     "docs/how-to/scenarios.md": "tests/e2e/test_third_scenario.py does the same with a scenario of its own",
 }
+FOLDERS = ("docs", "docs/concepts", "docs/how-to")
 PAGES = [
-    str(path.relative_to(ROOT))
-    for path in (*sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("docs/concepts/*.md")), *sorted(ROOT.glob("docs/how-to/*.md")))
-    if str(path.relative_to(ROOT)) not in ELSEWHERE
-]  # fmt: skip
+    name
+    for folder in FOLDERS
+    for name in sorted(str(path.relative_to(ROOT)) for path in (ROOT / folder).glob("*.md"))
+    if name not in ELSEWHERE
+]
 LEFT_OUT = {
     r"make (demo|test)": "run by .ci/run",
     r"adsieve simulate logs --preset demo": "the fixture makes the same world with a fifth of its requests",
     r"pip install ": "what it installs is there: requirements/dev.txt",
     r"xdg-open ": "needs a desktop; tests/service/console_browser.py opens the page in Chromium",
-    r".* --mlflow http://mlflow:5000": "needs a tracking server; tests/e2e/test_terminal.py logs to files",
-    r".* --ray-address auto": "needs a cluster of Ray; tests/indexing/test_ray_embed.py builds with actors of this machine",
+    r".* --mlflow http://mlflow:5000": "needs a tracking server; tests/heavy_ranker/test_mlflow.py logs to files",
+    r".* --ray-address auto": "needs a cluster of Ray; tests/indexing/test_ray_embed.py has actors of this machine",
 }
 """Commands that do not run here, as far as their beginning goes, each with the reason."""
 REPLACED: dict[str, dict[str, str]] = {
     "docs/how-to/daily-training.md": {"2025-03-12": "2025-03-05", "folds:4": "folds:2"},
     "docs/how-to/feedback.md": {"--out teacher --until 2025-03-12": "--out teacher --until 2025-03-05"},
     "docs/how-to/heavy-host.md": {"http://heavy:8001": "http://127.0.0.1:8001"},
-    "docs/how-to/redis.md": {"rediss://sieve@cache.internal:6380/0": "redis://store:6379/0", " ADSIEVE_REDIS_CA=/etc/ssl/cache-ca.crt": ""},
+    "docs/how-to/redis.md": {
+        "rediss://sieve@cache.internal:6380/0": "redis://store:6379/0",
+        " ADSIEVE_REDIS_CA=/etc/ssl/cache-ca.crt": "",
+    },
     "docs/how-to/console.md": {"$TOKEN": "...", '"request": {...}': '"request": {"scenario": "shopping", "query": {}}'},
-}  # fmt: skip
+}
 """What would take long, is on other hosts, or has no value on the page."""
 EXTRA = """
-adsieve distill train --logs logs --candidates scored/candidates --schema shopping.yaml --scenario shopping --from 2025-03-08 \
-    --until 2025-03-12 --warm-start none --seed 1 --out new-run
-adsieve distill publish --logs logs --candidates scored/candidates --run new-run --from 2025-03-12 --against none --out new
+adsieve distill train --logs logs --candidates scored/candidates --schema shopping.yaml --scenario shopping \
+    --from 2025-03-08 --until 2025-03-12 --warm-start none --seed 1 --out new-run
+adsieve distill publish --logs logs --candidates scored/candidates --run new-run --from 2025-03-12 \
+    --against none --out new
 adsieve index build --ads logs/ads --two-tower new --heavy heavy --out new-index
 adsieve index publish --two-tower new --heavy heavy --index new-index --store store
 adsieve index publish --two-tower shopping --heavy heavy --index index --store store
 """
 """Beside the README's: another bundle and its release, which served between two of `shopping`."""
+RARE = {"scales.npy", "updates/surveyed", "hosts/*"}
+"""Files of an int8 index, of a survey of damage and of a service that follows updates."""
 README_ANSWER = ["ad-009097", "ad-008241"]
 
 
@@ -153,7 +161,7 @@ def text_of(page: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What the README's steps leave, run as they stand; its answer is in ``answer.json``."""
     home = tmp_path_factory.mktemp("readme")
     place = home / "place"
@@ -171,9 +179,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             run.shell(step)
     finally:
         run.stop()
-    for line in EXTRA.replace("\\\n", " ").strip().splitlines():
+    for line in EXTRA.strip().splitlines():
         run.shell(runner.Step(line, ()))
-    yield run
+    return run
 
 
 @pytest.fixture(scope="session")
@@ -193,6 +201,26 @@ def test_the_readme_ranks_what_it_says(made: Any) -> None:
     answers = [json.loads(line) for line in made.printed.splitlines() if line.startswith('{"request_id"')]
     assert [answer["ads"]["ids"] for answer in answers] == [README_ANSWER]
     assert answers[0]["degraded"] is None
+
+
+@pytest.mark.docs
+@pytest.mark.timeout(3600)
+def test_the_page_of_files_names_those_on_the_disk(made: Any) -> None:
+    made.shell(runner.Step("adsieve index update --takedown ad-009097 --store store", ()))
+    made.shell(runner.Step("adsieve index update --restore ad-009097 --store store", ()))
+    for told, places in (
+        (files.BUNDLE_FILES, ("heavy", "shopping")),
+        (files.INDEX_FILES, ("index",)),
+        (files.STORE_FILES, ("store",)),
+    ):
+        patterns = {pattern for names, _ in told for pattern in names.split(", ")}
+        found = {str(path.relative_to(made.directory / place)) for place in places for path in files_of(made, place)}
+        assert not {name for name in found if not any(fnmatch(name, pattern) for pattern in patterns)}
+        assert {pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in found)} <= RARE
+
+
+def files_of(made: Any, place: str) -> list[Path]:
+    return [path for path in (made.directory / place).rglob("*") if path.is_file()]
 
 
 @pytest.mark.docs

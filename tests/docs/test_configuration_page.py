@@ -8,9 +8,11 @@ from msgspec import inspect
 
 from contracts.ranges import Few, Rate
 from distill.config import DistillConfig
+from distill.gate_limits import Limits
 from docs.writers import configuration
 from heavy_ranker.config import HeavyConfig
 from indexing.config import IndexConfig
+from indexing.release_limits import ReleaseLimits
 
 
 def keys(kind: object, above: str = "") -> set[str]:
@@ -21,7 +23,7 @@ def keys(kind: object, above: str = "") -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("config", [HeavyConfig, DistillConfig, IndexConfig])
+@pytest.mark.parametrize("config", [HeavyConfig, DistillConfig, IndexConfig, Limits, ReleaseLimits])
 def test_no_key_is_left_out(config: type) -> None:
     text = configuration.page()
     assert not {key for key in keys(inspect.type_info(config)) if f"`{key}`" not in text}

@@ -5,15 +5,26 @@ from pathlib import Path
 
 import pytest
 import typer
+from starlette.testclient import TestClient
 
 import adsieve
+from contracts.records import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from docs.write import PAGES, ROOT
-from docs.writers import benchmarks, commands, http, metrics
+from docs.writers import benchmarks, commands, files, http, metrics
 from docs.writers.settings import groups, redis_variables
+from indexing.update_record import Content, Update
 from service.settings import Settings
 
 PACKAGES = ("contracts", "modeling", "engines", "towers", "heavy_ranker", "distill", "indexing", "adlogs", "service")
 SOURCE = Path(adsieve.__file__).parent
+SET_BY_US = {
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "TORCHELASTIC_RESTART_COUNT",
+    "RAY_USAGE_STATS_ENABLED",
+    "RAY_BACKEND_LOG_LEVEL",
+}
+"""By torchrun, or by us for Ray: nobody has to know them."""
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -44,10 +55,14 @@ def test_every_setting_is_told() -> None:
 def test_every_variable_that_the_code_reads_is_told() -> None:
     page = PAGES["reference/settings.md"]()
     read = set()
-    for package in PACKAGES:
-        for file in (SOURCE / package).rglob("*.py"):
-            read |= set(re.findall(r'"(ADSIEVE_[A-Z_]*[A-Z])"', file.read_text()))
-    assert len(read) > 5
+    for file in [*SOURCE.glob("adsieve*.py"), *(file for name in PACKAGES for file in (SOURCE / name).rglob("*.py"))]:
+        text = file.read_text()
+        read |= set(re.findall(r'"(ADSIEVE_[A-Z_]*[A-Z])"', text))
+        read |= set(re.findall(r'environ(?:\.get\(|\.setdefault\(|\[)"([A-Z_]+)"', text))
+        read |= set(re.findall(r'envvar="([A-Z_]+)"', text))
+    read |= set(re.findall(r"\$\{?(NIGHTLY_[A-Z_]+)", (SOURCE / "deploy" / "nightly.sh").read_text()))
+    read -= SET_BY_US
+    assert len(read) > 20
     assert not {name for name in read if f"`{name}`" not in page}
     assert {f"ADSIEVE_REDIS_{name}" for name in ("PASSWORD", "CA", "CERT", "KEY")} <= set(redis_variables())
 
@@ -59,11 +74,34 @@ def test_every_metric_has_a_meaning() -> None:
 
 
 def test_every_route_is_told() -> None:
-    page = http.page()
-    for document in http.documents():
-        for path, methods in document["paths"].items():
-            for method in methods:
-                assert f"`{method.upper()} {path}`" in page
+    ranking, heavy = http.page().split("## Routes of the role heavy")
+    for page, app in zip((ranking, heavy), http.apps(), strict=True):
+        routes = list(http.every_route(app.routes))
+        assert ("GET", "/health/ready") in routes
+        assert not [f"{method} {path}" for method, path in routes if f"| `{method} {path}` |" not in page]
+
+
+def test_both_roles_export_no_other_metrics() -> None:
+    told = {name for name, *_ in metrics.described()}
+    for app in http.apps():
+        names = set(re.findall(r"^# TYPE (\S+)", TestClient(app).get("/metrics").text, re.MULTILINE))
+        assert len(names) > 40
+        assert {name.removesuffix("_created") for name in names} <= told | {
+            name.removesuffix("_total") for name in told
+        }
+
+
+def test_every_key_of_an_update_is_told() -> None:
+    own = {name for name in Update.__struct_fields__ if name != "seq"}
+    assert set(files.UPDATE_KEYS) == own | {f"content.{name}" for name in Content.__struct_fields__}
+
+
+def test_every_column_of_a_log_is_told() -> None:
+    page = files.page()
+    for columns in (REQUIRED_COLUMNS, OPTIONAL_COLUMNS):
+        for dataset, names in columns.items():
+            section = page.split(f"### {dataset}/\n")[1].split("\n## ")[0].split("\n### ")[0]
+            assert not [name for name in names if f"| `{name}` |" not in section]
 
 
 def test_every_ratio_stands_on_its_page() -> None:
