@@ -44,7 +44,7 @@ test-docs: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m docs.write
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.simulate --check
