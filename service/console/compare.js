@@ -55,7 +55,7 @@ export function comparePanel(section) {
     say(status, "warning", "Loading the other release and ranking twice\u2026");
     try {
       const answers = await ask("admin/console/rank", {
-        body: JSON.stringify({ request: picker.read(), against: others.value }),
+        body: `{"request": ${picker.read().text}, "against": ${JSON.stringify(others.value)}}`,
       });
       result.replaceChildren(...shown(answers));
       say(status, "done", `Ranked by both; the other release took ${decimal(answers.against.load_ms)} ms to load.`);

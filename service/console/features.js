@@ -38,12 +38,12 @@ export function featureList(request, reports) {
       "tr",
       {},
       element("th", { scope: "row" }, name),
-      element("td", { class: "wide" }, name in sent ? list(sent[name]) : "\u2013"),
+      element("td", { class: "wide" }, Object.hasOwn(sent, name) ? list(sent[name]) : "\u2013"),
       ...versions.map(version =>
         element(
           "td",
           { class: "wide" },
-          name in reports[version].encoded ? list(reports[version].encoded[name]) : "not read",
+          Object.hasOwn(reports[version].encoded, name) ? list(reports[version].encoded[name]) : "not read",
           ...marks(reports[version], name),
         ),
       ),
@@ -89,7 +89,7 @@ function marks(report, name) {
 
 /* Histories field by field, most recent event first, as models read them. */
 function flat(query) {
-  const found = {};
+  const found = Object.create(null);
   for (const [name, value] of Object.entries(query)) {
     if (value !== null && typeof value === "object" && !Array.isArray(value))
       for (const [field, values] of Object.entries(value))

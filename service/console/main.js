@@ -15,7 +15,8 @@ let shown = null,
 /* Show the panel that the address names. A panel is made when it is first shown. */
 function route() {
   if (!signedIn) return;
-  const wanted = location.hash.slice(1) in PANELS ? location.hash.slice(1) : "releases";
+  const named = location.hash.slice(1),
+    wanted = Object.hasOwn(PANELS, named) ? named : "releases";
   if (shown === wanted) return;
   if (shown) {
     part(`panel-${shown}`).hidden = true;

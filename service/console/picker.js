@@ -41,14 +41,15 @@ export function requestPicker(id, changed = () => {}) {
   }
   function scenario() {
     try {
-      return read().scenario ?? null;
+      return read().request.scenario ?? null;
     } catch {
       return null;
     }
   }
+  /* The request, and its text as it is to be sent: a number here holds no integer of 64 bits. */
   function read() {
     try {
-      return JSON.parse(text.value);
+      return { request: JSON.parse(text.value), text: text.value };
     } catch (error) {
       fold.open = true;
       throw new Error(`the request is not JSON: ${error.message}`);

@@ -31,8 +31,8 @@ export function playgroundPanel(section) {
   async function rank() {
     say(status, "warning", "Ranking\u2026");
     try {
-      const request = picker.read();
-      const { serving } = await ask("admin/console/rank", { body: JSON.stringify({ request }) });
+      const { request, text } = picker.read();
+      const { serving } = await ask("admin/console/rank", { body: `{"request": ${text}}` });
       result.replaceChildren(...shown(request, serving));
       say(
         status,

@@ -160,7 +160,9 @@ function metrics(body, releases, title, key) {
         "tr",
         {},
         element("th", { scope: "row" }, words(name)),
-        ...releases.map(release => element("td", {}, name in release[key] ? decimal(release[key][name], 4) : "\u2013")),
+        ...releases.map(({ [key]: told }) =>
+          element("td", {}, Object.hasOwn(told, name) ? decimal(told[name], 4) : "\u2013"),
+        ),
       ),
     );
   }

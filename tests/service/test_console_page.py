@@ -229,6 +229,25 @@ def test_quantiles_and_rates_are_those_of_the_formula(console: Any) -> None:
     assert (growth, reset, nothing, summed, label) == (5, None, None, 13, 'a"x')
 
 
+def test_an_address_that_names_no_panel_shows_the_first(console: Any) -> None:
+    console.open()
+    console.run("location.hash = 'constructor'")
+    console.wait("document.querySelector('#panel-releases article')")
+    assert console.page.complaints() == []
+
+
+def test_a_request_is_sent_as_it_was_pasted(console: Any, request_of_1000: dict[str, Any]) -> None:
+    console.open()
+    console.run("document.querySelector('#panels a[href=\"#playground\"]').click()")
+    console.run("window.ask = fetch; window.fetch = (path, how) => ((window.sent = how.body), window.ask(path, how))")
+    text = json.dumps(request_of_1000 | {"query": {"country": 12345678901234567891, "user_ctr": 0.1}})
+    console.paste("playground", text)
+    console.press("playground-rank")
+    console.wait("document.querySelector('#ads')")
+    sent = json.loads(console.run("window.sent"))
+    assert sent == {"request": json.loads(text)}
+
+
 @pytest.mark.parametrize("width", [PHONE, DESK], ids=["phone", "desk"])
 def test_the_playground_ranks_a_thousand_candidates(
     console: Any, url: str, request_of_1000: dict[str, Any], width: int
