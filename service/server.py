@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Literal
 
 import uvicorn
 
-from service.header_timeout import HeaderTimeout
+from service.accepting import Balance, BalancedServer
 from service.logs import Format, set_up_logs
 from service.settings import Settings
+from service.slow_clients import SlowClients
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -41,7 +42,12 @@ class ServeOptions:
     log_format: Format = "text"
 
 
-def serve_process(options: ServeOptions, listener: socket.socket, listening: Callable[[], None] = lambda: None) -> None:
+def serve_process(
+    options: ServeOptions,
+    listener: socket.socket,
+    listening: Callable[[], None] = lambda: None,
+    balance: Balance | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT: requests in flight are answered, new connections refused.
 
     A second signal ends a pause for load balancers (``drain_s``), a third cuts requests off.
@@ -49,6 +55,7 @@ def serve_process(options: ServeOptions, listener: socket.socket, listening: Cal
     Args:
         listener: Bound; listened on once the application has begun.
         listening: Called, in another thread, once connections are taken.
+        balance: Where other processes take connections from this socket too, whose turn it is.
     """
     set_up_logs(options.log_level, options.log_format)
     app = _application(options)
@@ -58,10 +65,12 @@ def serve_process(options: ServeOptions, listener: socket.socket, listening: Cal
         app,
         log_config=None,
         access_log=False,
+        ws="none",  # there is no route for one
         proxy_headers=False,  # nothing asks whom a proxy speaks for, and every request would pay for it
         timeout_graceful_shutdown=options.settings.shutdown_s,
     )
-    server = _Server(config, HeaderTimeout(options.settings.header_timeout_s))
+    slow = SlowClients(options.settings.header_timeout_s, options.settings.write_timeout_s)
+    server = _Server(config, slow, balance)
     stop = _Stop(server, app.state.stop, options.settings.drain_s)
     server.handle_exit = stop.on_signal  # type: ignore[method-assign]
     threading.Thread(target=_tell, args=(server, listening), daemon=True).start()
@@ -84,16 +93,33 @@ class _Server(uvicorn.Server):
     """Reads what came on connections that it took last, before it closes idle ones: their requests are in flight.
 
     Args:
-        headers: Ends connections whose headers are late.
+        slow: Ends connections whose clients send or read nothing.
+        balance: Whose turn it is to take a connection; None where nobody shares the socket.
     """
 
-    def __init__(self, config: uvicorn.Config, headers: HeaderTimeout) -> None:
+    def __init__(self, config: uvicorn.Config, slow: SlowClients, balance: Balance | None = None) -> None:
         super().__init__(config)
-        self._headers = headers
+        self._slow, self._balance = slow, balance
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._balance is None or sockets is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        (listener,) = sockets
+        server = BalancedServer(listener, self._balance, self._protocol)
+        self.server_state.connections = server.connections
+        server.start(self.config.backlog)
+        self.servers.append(server)  # type: ignore[arg-type]
+
+    def _protocol(self) -> asyncio.Protocol:
+        """What uvicorn makes for a connection that it took itself."""
+        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _TICKS_A_LOOK == 0:
-            self._headers.look(list(self.server_state.connections))
+            self._slow.look(list(self.server_state.connections))
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

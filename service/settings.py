@@ -148,6 +148,7 @@ class Settings(BaseSettings):
             tells callers on this machine what it knows.
         rank_token: Bearer token that rank requests need; None lets everybody rank.
         header_timeout_s: How long the headers of a request may take to arrive; a slower connection is ended.
+        write_timeout_s: How long the rest of an answer may wait for its caller to read; then the connection is ended.
         body_timeout_s: How long the body of a request may take to arrive; a slower one gets 408.
         shutdown_s: When told to stop, how long requests in flight may take; what is left then is cut off.
         drain_s: When told to stop, how long requests are still taken while /health/ready already says no, so that a
@@ -243,6 +244,7 @@ class Settings(BaseSettings):
     admin_token: SecretStr | None = None
     rank_token: SecretStr | None = None
     header_timeout_s: Annotated[float, Field(gt=0, le=3_600)] = 10.0
+    write_timeout_s: Annotated[float, Field(gt=0, le=3_600)] = 30.0
     body_timeout_s: Annotated[float, Field(gt=0, le=3_600)] = 10.0
     shutdown_s: Annotated[int, Field(ge=1, le=3_600)] = 30
     drain_s: Annotated[float, Field(ge=0, le=3_600)] = 0.0

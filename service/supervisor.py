@@ -12,7 +12,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableSequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from contracts.errors import AdsieveError
+from service.accepting import ABSENT, Balance
 from service.counts_directory import COUNTS_PREFIX, held, remove_abandoned
 from service.process_state import COUNTS_VARIABLE
 from service.server import ServeOptions, end_with_parent, serve_process
@@ -38,9 +39,11 @@ _PAUSES_S = (0.1, 30.0)
 
 @dataclass(kw_only=True)
 class _Worker:
-    """``tells`` gives one message once it listens; ``replaces`` then stops. Moments are monotonic."""
+    """``tells`` gives one message once it listens; ``replaces`` then stops. ``place`` is its own among the numbers of
+    open connections. Moments are monotonic."""
 
     process: SpawnProcess
+    place: int
     tells: Connection
     began: float
     replaces: "_Worker | None" = None
@@ -61,6 +64,10 @@ class Supervisor:
         self._options, self._listener, self._num_workers = options, listener, num_workers
         settings = options.settings
         self._patience_s = settings.shutdown_s + settings.drain_s + _GRACE_S
+        self._context = multiprocessing.get_context("spawn")
+        self._connections = self._context.RawArray(
+            "q", [ABSENT] * (2 * num_workers)
+        )  # each may have one that follows it
         self._workers: list[_Worker] = []
         self._to_renew: list[_Worker] = []
         self._stops, self._renews, self._has_listened = False, False, False
@@ -96,13 +103,16 @@ class Supervisor:
                 self._start()
 
     def _start(self, replaces: "_Worker | None" = None) -> None:
-        context = multiprocessing.get_context("spawn")
-        tells, telling = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(self._options, self._listener, telling), name="adsieve worker")
+        tells, telling = self._context.Pipe(duplex=False)
+        taken = {worker.place for worker in self._workers}
+        place = next(place for place in range(len(self._connections)) if place not in taken)
+        given = (self._options, self._listener, telling, self._connections, place)
+        process = self._context.Process(target=_work, args=given, name="adsieve worker")
         process.start()
         telling.close()
         log.info("worker %s begins", process.pid)
-        self._workers.append(_Worker(process=process, tells=tells, began=time.monotonic(), replaces=replaces))
+        began = time.monotonic()
+        self._workers.append(_Worker(process=process, place=place, tells=tells, began=began, replaces=replaces))
 
     def _wait(self, woken: socket.socket) -> None:
         news = [worker.process.sentinel for worker in self._workers]
@@ -125,6 +135,7 @@ class Supervisor:
     def _bury(self) -> None:
         for worker in [worker for worker in self._workers if not worker.process.is_alive()]:
             self._workers.remove(worker)
+            self._connections[worker.place] = ABSENT
             worker.process.join()
             worker.tells.close()
             if worker.ends_by is None:
@@ -217,10 +228,16 @@ def _signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[socke
             signal.set_wakeup_fd(before)
 
 
-def _work(options: ServeOptions, listener: socket.socket, telling: Connection) -> None:
+def _work(
+    options: ServeOptions,
+    listener: socket.socket,
+    telling: Connection,
+    connections: MutableSequence[int],
+    place: int,
+) -> None:
     """What a worker's process does. A signal of the terminal reaches it too: only the supervisor's SIGTERM counts."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         end_with_parent(lambda: wait([parent.sentinel]))
     os.setpgid(0, 0)
-    serve_process(options, listener, lambda: telling.send(True))
+    serve_process(options, listener, lambda: telling.send(True), Balance(connections, place))

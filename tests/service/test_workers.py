@@ -10,10 +10,11 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from indexing.store import DirectoryStore
@@ -146,6 +147,28 @@ def test_no_command_line_holds_a_token(service):
     assert service.request("POST", "/admin/reload").status_code == 401
     headers = {"Authorization": f"Bearer {TOKEN}"}
     assert service.request("POST", "/admin/reload", headers=headers).status_code == 200
+
+
+def held(service: Service, opened: int) -> list[int]:
+    """Connections of each worker, fewest first, once so many are held in all."""
+
+    def counts() -> list[int]:
+        found = [psutil.Process(pid).net_connections("tcp") for pid in service.workers()]
+        return sorted(sum(one.status == psutil.CONN_ESTABLISHED for one in connections) for connections in found)
+
+    wait_until(lambda: sum(counts()) == opened)
+    return counts()
+
+
+def test_connections_fall_evenly_on_workers(service):
+    held(service, 0)
+    with ExitStack() as stack:
+        for number in range(21):
+            stack.enter_context(connected(service.port))
+            held(service, number + 1)  # at leisure: on a busy machine it may be late with one, and not with the next
+        fewest, most = held(service, 21)
+        assert 1 <= most - fewest <= 3
+    held(service, 0)
 
 
 def test_a_killed_worker_is_started_again_and_what_it_counted_stays(service, body):
