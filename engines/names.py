@@ -1,9 +1,9 @@
 """The engines by name, which of them this machine may have, and where their files lie."""
 
-import os
 from pathlib import Path
 from typing import Literal, get_args
 
+from contracts.caches import user_caches
 from contracts.errors import ConfigError
 
 EngineName = Literal["onnxruntime_cpu", "openvino_fp32", "openvino_bf16", "torch_cuda", "tensorrt"]
@@ -43,5 +43,4 @@ def program_path(graph: Path) -> Path:
 
 def plans_directory(version: str) -> Path:
     """Where TensorRT's plans of a bundle are kept: beside the user's other caches, since a bundle is sealed."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "adsieve" / "plans" / version
+    return user_caches() / "plans" / version

@@ -1,4 +1,4 @@
-"""Which engine serves: of those that load and keep parity on this machine, the fastest.
+"""Which engine serves: of those that load and keep parity on this machine, the first that none beats by far.
 
 Nothing is assumed of a machine. Each candidate is loaded, compared with the trained module on a bundle's real rows and
 timed on them; what cannot load (a package or a GPU is missing) or fails its gate is reported beside the winner.
@@ -29,9 +29,11 @@ GATES = {
 ``FP32_GATE`` instead."""
 
 REASON_LENGTH = 400
+LEAST_GAIN = 1.1
+"""So many times faster an engine has to be to take the place of one that is preferred: less is a moment's noise."""
 WARM_UP_CALLS = 2
-TIMED_CALLS = 12
-"""A block long enough that caches and threads are warm, as they are under traffic."""
+TIMED_CALLS, TIMED_S = 12, 0.02
+"""A block has at least so many calls and takes so long: caches and threads are then warm, as they are under traffic."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +56,9 @@ class Candidate(Generic[Loaded]):
 class Trial:
     """What became of one candidate.
 
-    ``unavailable`` could not load or run, ``refused`` failed its gate, ``passed`` did not, ``serves`` is the fastest of
-    those. ``error`` is the largest, ``rank_correlation`` the smallest over outputs, ``ms`` the median call;
-    ``is_for_now`` tells that an unavailable one may load later.
+    ``unavailable`` could not load or run, ``refused`` failed its gate, ``passed`` did not, ``serves`` is the one of
+    those that was chosen. ``error`` is the largest, ``rank_correlation`` the smallest over outputs, ``ms`` the median
+    call; ``is_for_now`` tells that an unavailable one may load later.
     """
 
     name: str
@@ -95,9 +97,10 @@ def select_engine(
     timed_inputs: Mapping[str, np.ndarray] | None = None,
     seconds: float = 0.5,
 ) -> Selection[Loaded]:
-    """Load, check and time the candidates one after another, and return the fastest that passes its gate.
+    """Load, check and time the candidates one after another, and return one that passes its gate.
 
-    At most two are loaded at a time: the best so far and the one on trial. A tie goes to the earlier one.
+    It is the first, unless a later one is ``LEAST_GAIN`` times faster than the best so far. At most two are loaded at a
+    time: that best one and the one on trial.
 
     Args:
         candidates: In order of preference.
@@ -136,7 +139,7 @@ def select_engine(
     for candidate in candidates:
         trial, passed = _tried(candidate, tensors, run, source, inputs, seconds)
         trials.append(trial)
-        if passed and (best is None or _ms(trial) < _ms(best[0])):
+        if passed and (best is None or _ms(trial) * LEAST_GAIN < _ms(best[0])):
             best = trial, passed[0]
         del passed  # a loser's memory is free before the next one loads
     if best is None:
@@ -182,14 +185,16 @@ def _tried(
 
 
 def median_ms(call: Callable[[], object], *, seconds: float) -> float:
-    """Median milliseconds of a block of ``TIMED_CALLS`` calls after a warm-up; fewer where ``seconds`` are over."""
+    """Median milliseconds of a block of calls after a warm-up; the block ends early where ``seconds`` are over."""
     for _ in range(WARM_UP_CALLS):
         call()
     took: list[float] = []
-    while not took or (len(took) < TIMED_CALLS and sum(took) < seconds):
+    total = 0.0
+    while not took or (total < seconds and (len(took) < TIMED_CALLS or total < TIMED_S)):
         start = time.perf_counter()
         call()
         took.append(time.perf_counter() - start)
+        total += took[-1]
     return median(took) * 1e3
 
 

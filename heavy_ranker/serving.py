@@ -18,6 +18,7 @@ from contracts.probability import sigmoid
 from contracts.schema import FeatureSchema
 from engines.gpu import Gpu
 from engines.lookup import LookedUp, TableLookup
+from engines.memory import EngineMemory
 from engines.names import EXACT_ENGINE, GPU_ENGINES
 from engines.parity import FP32_GATE, check_parity
 from engines.protocol import Engine
@@ -95,6 +96,7 @@ class HeavyServing(HeavyEncoders):
         engine: str = EXACT_ENGINE,
         prepared: Sequence[int] = (),
         gpu: Gpu | None = None,
+        memory: EngineMemory | None = None,
     ) -> "HeavyServing":
         """Open the graphs and tables of a verified bundle.
 
@@ -105,6 +107,7 @@ class HeavyServing(HeavyEncoders):
                 not depend on where they were made; ``auto`` takes the fastest that keeps the bundle's parity rows here
                 (``trials`` tells what each did).
             gpu: What an engine for a GPU runs on; the first one and no limit unless given.
+            memory: Of what ``auto`` found before, which is then taken where it keeps the parity rows.
             prepared: Numbers of ads that most requests have. OpenVINO compiles its graphs for each of them once more,
                 which makes such calls faster and costs half a second and a copy of the weights each. Sequences are
                 then taken whole.
@@ -116,7 +119,10 @@ class HeavyServing(HeavyEncoders):
         """
         if engine == "auto":
             chosen = fastest(
-                bundle, lambda name: cls._open(bundle, name, threads, prepared, gpu), run=lambda serving: serving.run
+                bundle,
+                lambda name: cls._open(bundle, name, threads, prepared, gpu),
+                run=lambda serving: serving.run,
+                memory=memory,
             )
             chosen.loaded.trials = chosen.trials
             return chosen.loaded

@@ -13,6 +13,7 @@ from contracts.bundle import PARITY_FILE, Bundle
 from contracts.layout import side_layout
 from contracts.schema import FeatureSchema
 from engines.gpu import Gpu
+from engines.memory import EngineMemory
 from engines.names import (
     ENGINES,
     GPU_ENGINES,
@@ -160,26 +161,37 @@ def _length(bundle: Bundle, size: str) -> int:
     return bundle.schema.side_features("query")[size.removesuffix(LENGTH_SUFFIX)].max_length or 1
 
 
-def fastest(bundle: Bundle, load: Callable[[EngineName], Loaded], *, run: Callable[[Loaded], Run]) -> Selection[Loaded]:
+def fastest(
+    bundle: Bundle,
+    load: Callable[[str], Loaded],
+    *,
+    run: Callable[[Loaded], Run],
+    memory: EngineMemory | None = None,
+) -> Selection[Loaded]:
     """Of all engines that keep the bundle's parity rows on this machine, the fastest for one request of many ads.
 
     Args:
         bundle: With its parity rows.
         load: Makes what would serve with an engine.
         run: How what was loaded runs on the inputs among the parity tensors.
+        memory: Of what was found before, which is then taken where it keeps the parity rows.
 
     Raises:
         ArtifactError: No engine passes.
     """
     tensors = bundle.tensors(PARITY_FILE)
-    return select_engine(
-        [Candidate(name=name, load=partial(load, name), gate=GATES[name]) for name in engines_here()],
-        tensors,
-        run=run,
-        source=str(bundle.path / PARITY_FILE),
-        timed_inputs=typical_call(tensors),
-        seconds=SECONDS,
-    )
+
+    def select(names: Sequence[str]) -> Selection[Loaded]:
+        return select_engine(
+            [Candidate(name=name, load=partial(load, name), gate=GATES[name]) for name in names],
+            tensors,
+            run=run,
+            source=str(bundle.path / PARITY_FILE),
+            timed_inputs=typical_call(tensors),
+            seconds=SECONDS,
+        )
+
+    return select(engines_here()) if memory is None else memory.choose(engines_here(), select)
 
 
 def typical_call(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

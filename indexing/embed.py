@@ -12,10 +12,10 @@ from contracts.half import half_is_finite
 from contracts.probability import sigmoid
 from contracts.records import plain_text, utc_micros
 from contracts.shared_features import SharedFeatures
+from engines.memory import EngineMemory
 from engines.names import EXACT_ENGINE
 from indexing.attributes import ATTRIBUTES, BID_RULE, AdAttributes, ad_attributes, invalid_bids
 from indexing.counters import Counters
-from indexing.engine_memory import EngineMemory
 from indexing.pin_engine import OpeningEngines, Spread, choose_pin_engine, embed_in_pieces
 from indexing.precision import CHECKED_ADS, CHECKED_QUERIES, NO_LOSS, PrecisionLoss, precision_loss, spread_rows
 from indexing.saved_queries import saved_query_embeddings

@@ -32,12 +32,11 @@ from indexing.catalog import Catalog
 from indexing.checkpoint import Progress, read_checkpoint, write_checkpoint
 from indexing.config import IndexConfig
 from indexing.embed import AdEmbedder, EmbeddedBatch
-from indexing.engine_memory import EngineMemory
 from indexing.heap import Tidy, give_back_freed_memory
 from indexing.manifest import index_manifest
 from indexing.merge import UpdatesToMerge
 from indexing.overlay_content import ContentEmbedder
-from indexing.pin_engine import OpeningEngines
+from indexing.pin_engine import OpeningEngines, pin_memory
 from indexing.pipeline import embed_batches
 from indexing.plan import open_plan, plan_catalog
 from indexing.retrieval_build import build_retrieval
@@ -126,7 +125,7 @@ def _prepare(work: Path, given: BuildInputs) -> tuple[Catalog, AdEmbedder]:
     with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
         engine = msgspec.json.decode(path.read_bytes(), type=str)  # that an interrupted job had chosen
     threads = given.config.threads
-    memory = EngineMemory(given.two_tower, threads=threads) if engine == "auto" else None
+    memory = pin_memory(given.two_tower, threads=threads) if engine == "auto" else None
     known = memory.recall() if memory is not None else None
     opening = OpeningEngines(given.two_tower, known or engine, threads=threads)
 

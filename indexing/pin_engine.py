@@ -10,21 +10,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from functools import partial
 
 import numpy as np
 
 from contracts.bundle import GRAPHS, PARITY_FILE, Bundle
 from contracts.encoding import Encoded
-from contracts.errors import AdsieveError, ArtifactError
+from contracts.errors import AdsieveError
+from contracts.layout import side_layout
 from contracts.progress import tell
 from engines.lookup import TableLookup
+from engines.memory import EngineMemory
 from engines.names import ENGINES, GPU_ENGINES, engines_here, unknown_engine
 from engines.parity import Run
 from engines.protocol import Engine
 from engines.select import GATES, Candidate, Selection, select_engine
-from indexing.engine_memory import EngineMemory
 from towers.tower_engine import open_tower, pair_probabilities
 
 Spread = Callable[[Callable[[int], np.ndarray], Iterable[int]], Iterable[np.ndarray]]
@@ -137,7 +137,6 @@ def choose_pin_engine(
         threads: Calls that will run at once.
         opening: Engines of this name that are being opened.
         memory: Of the fastest for such towers, which ``auto`` takes where it passes, without comparing others.
-
     Raises:
         ArtifactError: No engine that was asked for passes; the message says for each what it lacks.
         ConfigError: No engine has this name.
@@ -147,14 +146,18 @@ def choose_pin_engine(
     select = partial(select_pin_engine, bundle, lookup, threads=threads, opening=opening)
     if name != "auto":
         return name, select([name]).loaded
-    known = memory.recall() if memory is not None else None
-    if known is not None:
-        with suppress(ArtifactError):
-            return known, select([known]).loaded
-    selection = select(engines_here())
-    if memory is not None:
-        memory.note(selection.name)
+    selection = select(engines_here()) if memory is None else memory.choose(engines_here(), select)
     return selection.name, selection.loaded
+
+
+def pin_memory(bundle: Bundle, *, threads: int) -> EngineMemory:
+    """Where the fastest engine is remembered for pin towers of one shape, for ``threads`` calls at once.
+
+    A nightly job builds with the same tower, trained anew, and which engine is the fastest depends on the graph's
+    shape, not on its weights.
+    """
+    width = side_layout(bundle.schema, "ad").flat_dim(pool_sequences=True)
+    return EngineMemory(["pin tower", width, bundle.manifest.dims, bundle.config], threads=threads)
 
 
 def select_pin_engine(

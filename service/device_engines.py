@@ -11,6 +11,7 @@ from engines.protocol import EngineNotNowError
 from indexing.store_files import ReleasePaths
 from service.batch_trials import with_trial
 from service.device_light import with_device
+from service.engine_memory import engine_memory
 from service.heavies import LoadedHeavy, load_heavy, usual_survivors
 from service.releases import LoadedRelease
 from service.settings import Settings
@@ -60,8 +61,10 @@ class DeviceEngines:
         if settings.query_engine in _LATER:
             bundle = open_bundle(paths.two_tower, kind="two_tower")
             try:
+                threads = settings.engine_threads
+                memory = engine_memory("query tower", bundle, threads)
                 loaded.tower.choose_query_engine(
-                    bundle, settings.query_engine, threads=settings.engine_threads, gpu=self.gpu
+                    bundle, settings.query_engine, threads=threads, gpu=self.gpu, memory=memory
                 )
             except EngineNotNowError:
                 log.info("query tower %s still runs on %s", loaded.release.two_tower, loaded.tower.engine)

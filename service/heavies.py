@@ -12,6 +12,7 @@ from engines.names import EXACT_ENGINE
 from engines.protocol import EngineNotNowError
 from heavy_ranker.encoders import HeavyEncoders
 from heavy_ranker.serving import HeavyServing
+from service.engine_memory import engine_memory
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,8 @@ def missing_row(encoder: Encoder) -> Encoded:
 
 def _serving(bundle: Bundle, threads: int, engine: str, survivors: Sequence[int], gpu: Gpu | None) -> HeavyServing:
     try:
-        serving = HeavyServing.load(bundle, threads=threads, engine=engine, prepared=survivors, gpu=gpu)
+        memory = engine_memory("heavy ranker", bundle, threads, list(survivors))
+        serving = HeavyServing.load(bundle, threads=threads, engine=engine, prepared=survivors, gpu=gpu, memory=memory)
     except EngineNotNowError as error:
         log.warning("heavy ranker %s runs on %s meanwhile: %s", bundle.manifest.version, EXACT_ENGINE, error)
         serving = HeavyServing.load(bundle, threads=threads, engine=EXACT_ENGINE)

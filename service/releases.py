@@ -32,6 +32,7 @@ from indexing.retriever import Retriever
 from indexing.store import DirectoryStore
 from indexing.store_files import ReleasePaths
 from service.api import Versions
+from service.engine_memory import engine_memory
 from service.heavies import LoadedHeavy, load_heavy, missing_row
 from towers.serving import TwoTowerServing, split_pin_embedding
 
@@ -187,7 +188,8 @@ def load_release(
     tower = TwoTowerServing.load(bundle, threads=engine_threads)
     tower.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
     try:
-        tower.choose_query_engine(bundle, query_engine, threads=engine_threads, gpu=gpu)
+        memory = engine_memory("query tower", bundle, engine_threads)
+        tower.choose_query_engine(bundle, query_engine, threads=engine_threads, gpu=gpu, memory=memory)
     except EngineNotNowError as error:
         log.warning("query tower %s runs on %s meanwhile: %s", release.two_tower, tower.engine, error)
     log.info("query tower %s runs on %s %s", release.two_tower, tower.engine, "; ".join(map(str, tower.trials)))

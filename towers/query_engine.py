@@ -1,4 +1,4 @@
-"""Which engine runs the query tower of requests: of those that keep the bundle's parity rows, the fastest for one row.
+"""Which engine runs the query tower of requests: one that keeps the bundle's parity rows, and is fast for one row.
 
 Parity is measured on what an embedding is for: the probabilities ``sigmoid(dot)`` of the saved requests with the saved
 ads. Shapes: R requests, A ads, H heads, D width of a head's vector.
@@ -12,7 +12,6 @@ import numpy as np
 from contracts.bundle import GRAPHS, PARITY_FILE, Bundle
 from engines.gpu import Gpu
 from engines.lookup import TableLookup
-from engines.names import engines_here
 from engines.parity import Run
 from engines.protocol import Engine
 from engines.select import GATES, Candidate, Selection, select_engine
@@ -35,26 +34,25 @@ def open_query_engine(bundle: Bundle, name: str, *, threads: int, gpu: Gpu | Non
 
 
 def select_query_engine(
-    bundle: Bundle, lookup: TableLookup, *, names: Sequence[str] | None = None, threads: int, gpu: Gpu | None = None
+    bundle: Bundle, lookup: TableLookup, *, names: Sequence[str], threads: int, gpu: Gpu | None = None
 ) -> Selection[Engine]:
     """Try engines one after another on the parity rows, and time them on one row.
 
     Args:
         bundle: With parity rows of both sides.
         lookup: Of the query side.
-        names: Engines to try; None is all that this machine may have.
+        names: Engines to try, in order of preference.
         gpu: What an engine for a GPU runs on; the first one and no limit unless given.
 
     Raises:
         ArtifactError: None passes; the message says for each what it lacks.
     """
-    tried = names or engines_here()
     saved = bundle.tensors(PARITY_FILE)
     flat, pins = lookup(saved["in.query_ids"], saved["in.query_floats"]).flat, saved["out.pin_embedding"]
     expected = pair_probabilities(saved["out.query_embedding"], pins)
     load = partial(open_query_engine, bundle, threads=threads, gpu=gpu)
     return select_engine(
-        [Candidate(name=name, load=partial(load, name), gate=GATES[name]) for name in tried],
+        [Candidate(name=name, load=partial(load, name), gate=GATES[name]) for name in names],
         {"in.flat": flat, "out.probabilities": expected},
         run=partial(_probabilities_of, pins=pins),
         source=str(bundle.file(PARITY_FILE)),

@@ -3,7 +3,7 @@
 Imports neither torch nor model code. Shapes: R requests, A ads, C candidates, H heads, D width of a head's vector.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,11 +15,12 @@ from contracts.row_encoder import RowEncoder
 from contracts.schema import FeatureSchema
 from engines.gpu import Gpu
 from engines.lookup import TableLookup
-from engines.names import EXACT_ENGINE
+from engines.memory import EngineMemory
+from engines.names import EXACT_ENGINE, engines_here
 from engines.onnxruntime_cpu import OnnxRuntimeEngine
 from engines.parity import check_parity
 from engines.protocol import Engine
-from engines.select import Trial
+from engines.select import Selection, Trial
 from towers.query_engine import open_query_engine, select_query_engine
 
 PARITY_TOLERANCE = 1e-4
@@ -67,7 +68,15 @@ class TwoTowerServing:
             pin_engine=OnnxRuntimeEngine(bundle.file("pin_tower.onnx"), threads=threads),
         )
 
-    def choose_query_engine(self, bundle: Bundle, name: str, *, threads: int = 2, gpu: Gpu | None = None) -> None:
+    def choose_query_engine(
+        self,
+        bundle: Bundle,
+        name: str,
+        *,
+        threads: int = 2,
+        gpu: Gpu | None = None,
+        memory: EngineMemory | None = None,
+    ) -> None:
         """Run the query tower with another engine from now on; calls that are under way end on the one before.
 
         Args:
@@ -76,6 +85,7 @@ class TwoTowerServing:
                 on this machine (``trials`` tells what each did).
             threads: Threads that one graph may use.
             gpu: What an engine for a GPU runs on; the first one and no limit unless given.
+            memory: Of what ``auto`` found before, which is then taken where it keeps the parity rows.
 
         Raises:
             EngineNotNowError: The engine may run here later; the one before goes on.
@@ -83,8 +93,12 @@ class TwoTowerServing:
         """
         if name == self.engine:
             return
-        names = None if name == "auto" else [name]
-        selection = select_query_engine(bundle, self._query_lookup, names=names, threads=threads, gpu=gpu)
+        names = engines_here() if name == "auto" else [name]
+
+        def select(tried: Sequence[str]) -> Selection[Engine]:
+            return select_query_engine(bundle, self._query_lookup, names=tried, threads=threads, gpu=gpu)
+
+        selection = memory.choose(names, select) if memory is not None and name == "auto" else select(names)
         self._query_engine, self.trials = selection.loaded, selection.trials
 
     @property

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from contracts.caches import user_caches
 from service.doctor.findings import Finding, size
 
 SECTION = "machine"
@@ -149,8 +150,7 @@ def machine_findings(devices: tuple[Path, ...], root: Path = Path("/")) -> Itera
         yield memory_finding(*memory, memory_limit(root / "sys/fs/cgroup"))
     yield files_finding(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield directory_finding("temporary files", Path(tempfile.gettempdir()), "TMPDIR")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adsieve"
-    yield directory_finding("cache", cache, "XDG_CACHE_HOME")
+    yield directory_finding("cache", user_caches(), "XDG_CACHE_HOME")
     yield from gpu_findings(devices)
 
 

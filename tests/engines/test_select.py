@@ -161,3 +161,19 @@ def test_names_are_distinct_and_a_trial_reads_as_a_line():
         choose([candidate("a", quick), candidate("a", quick)])
     trial = Trial(name="openvino_bf16", status="serves", error=0.0021, rank_correlation=0.99981, ms=2.5)
     assert str(trial) == "openvino_bf16 serves: error 0.0021, rank correlation 0.99981, 2.50 ms"
+
+
+@pytest.mark.parametrize(
+    ("times", "chosen"),
+    [
+        ([1.0, 0.95, 0.92], "a"),  # noise
+        ([1.0, 0.95, 0.90], "c"),
+        ([1.0, 0.90, 0.85], "b"),
+        ([1.0, 0.5, 0.4], "c"),
+        ([2.0, 2.0, 2.0], "a"),
+    ],
+)
+def test_a_preferred_engine_serves_unless_another_is_faster_by_far(monkeypatch, times, chosen):
+    left = iter(times)
+    monkeypatch.setattr("engines.select.median_ms", lambda call, seconds: next(left))
+    assert choose([candidate(name, quick) for name in "abc"]).name == chosen

@@ -1,6 +1,7 @@
 """A tiny true store: two scenarios, real bundles with ONNX graphs, real indexes, real releases."""
 
 import importlib.util
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -43,6 +44,13 @@ def sealing() -> ModuleType:
 def servers() -> ModuleType:
     """Runs servers of applications, and ones that answer with given bytes."""
     return _beside("servers")
+
+
+@pytest.fixture(autouse=True)
+def own_engine_memory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test finds about engines is not remembered for the next, nor for the user."""
+    directory = tmp_path_factory.getbasetemp() / "engines" / os.urandom(4).hex()
+    monkeypatch.setattr("service.engine_memory.cache_directory", lambda: directory)
 
 
 def make_ads(scenario: str, rng: np.random.Generator) -> pa.Table:

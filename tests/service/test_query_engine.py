@@ -1,6 +1,8 @@
 """Which engine runs the query tower is a setting; whatever it is, the embeddings keep the engine's gate."""
 
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from contracts.errors import AdsieveError, ArtifactError, ConfigError
 from engines.names import ENGINES, NVIDIA_DEVICES
 from engines.openvino_cpu import has_bf16
 from engines.parity import BF16_GATE, FP32_GATE
+from service.engine_memory import engine_memory
 from service.releases import Snapshot, load_release
 from towers.query_engine import open_query_engine
 from towers.serving import TwoTowerServing
@@ -46,6 +49,40 @@ def test_a_release_is_served_by_the_engine_of_the_settings(world, as_built):
         query_engine="openvino_fp32",
     )
     assert loaded.tower.engine == "openvino_fp32"
+
+
+def test_whatever_a_later_process_measures_it_serves_with_the_engines_of_the_first(world, as_built, monkeypatch):
+    """Every engine seems the faster the later it is tried; then the earlier."""
+    release = world.store.current("standard")
+
+    def engines() -> tuple[str, str]:
+        loaded = load_release(
+            release,
+            world.store.paths(release),
+            serving=Snapshot(),
+            open_live=as_built,
+            engine_threads=1,
+            query_engine="auto",
+            heavy_engine="auto",
+        )
+        return loaded.tower.engine, loaded.heavy.engine
+
+    faster = itertools.count(1)
+    monkeypatch.setattr("engines.select.median_ms", lambda call, seconds: 0.5 ** next(faster))
+    first = engines()
+    assert "onnxruntime_cpu" not in first
+    monkeypatch.setattr("engines.select.median_ms", lambda call, seconds: float(next(faster)))
+    assert engines() == first
+
+
+def test_choices_are_kept_where_the_processes_of_a_service_can_write(tmp_path, monkeypatch):
+    bundle = SimpleNamespace(manifest=SimpleNamespace(version="v1"))
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("service.engine_memory.cache_directory", lambda: tmp_path / "file" / "engines")
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    assert engine_memory("query tower", bundle, 1).path.parent == tmp_path / "engines"
+    monkeypatch.setattr("service.engine_memory.cache_directory", lambda: tmp_path / "caches" / "engines")
+    assert engine_memory("query tower", bundle, 1).path.parent == tmp_path / "caches" / "engines"
 
 
 def test_an_engine_that_does_not_keep_the_rows_is_refused(artifacts: Path, monkeypatch: pytest.MonkeyPatch):
