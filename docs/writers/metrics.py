@@ -27,8 +27,9 @@ def described() -> list[tuple[str, str, tuple[str, ...], str]]:
 
     from service.telemetry import Telemetry
 
-    found = []
-    collectors: Iterable[Collector] = Telemetry()._registry._collector_to_names
+    found, telemetry = [], Telemetry()
+    telemetry.serving.log_readable(True)  # told once the log of updates was looked for
+    collectors: Iterable[Collector] = telemetry._registry._collector_to_names
     for collector in collectors:
         if isinstance(collector, MetricWrapperBase):
             name, kind = collector._name + SUFFIX.get(collector._type, ""), collector._type

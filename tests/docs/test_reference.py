@@ -13,6 +13,7 @@ from docs.write import PAGES, ROOT
 from docs.writers import benchmarks, commands, files, http, metrics
 from docs.writers.settings import groups, redis_variables
 from indexing.update_record import Content, Update
+from service.environment import OTHERS
 from service.settings import Settings
 
 PACKAGES = ("contracts", "modeling", "engines", "towers", "heavy_ranker", "distill", "indexing", "adlogs", "service")
@@ -71,6 +72,28 @@ def test_every_metric_has_a_meaning() -> None:
     described = metrics.described()
     assert len(described) > 40
     assert all(name.startswith("adsieve_") and text for name, _, _, text in described)
+
+
+def test_no_metric_is_left_out() -> None:
+    told, made = {name for name, *_ in metrics.described()}, set()
+    for file in (SOURCE / "service").glob("*.py"):
+        made |= set(re.findall(r'_gauge\(\s*"(\w+)"', file.read_text()))
+    assert len(made) >= 4
+    assert {f"adsieve_{name}" for name in made} <= told
+
+
+def test_pages_name_settings_and_metrics_that_there_are() -> None:
+    settings = {f"ADSIEVE_{name}" for name in (*(field.upper() for field in Settings.model_fields), *OTHERS)}
+    exported = {name for name, *_ in metrics.described()}
+    exported |= {f"{name}{suffix}" for name in exported for suffix in ("_bucket", "_sum", "_count")}
+    pages = [
+        *ROOT.glob("*.md"),
+        *(page for name in ("concepts", "how-to", "results") for page in (ROOT / name).glob("*.md")),
+    ]
+    for page in [SOURCE / "README.md", *pages]:
+        text = page.read_text()
+        assert set(re.findall(r"ADSIEVE_[A-Z_]*[A-Z]", text)) <= settings, page
+        assert set(re.findall(r"\badsieve_[a-z_]*[a-z](?![a-z_]|_?\.\.\.)", text)) <= exported, page
 
 
 def test_every_route_is_told() -> None:
