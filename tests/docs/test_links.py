@@ -33,3 +33,15 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not target.exists() or (heading and target.suffix == ".md" and heading not in anchors(target)):
             broken.append(link)
     assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_programs_and_files_that_a_page_names_are_there(page: Path) -> None:
+    text, makefile = page.read_text(), (ROOT / "Makefile").read_text()
+    programs = re.findall(r"python -m ((?:benchmarks|docs)\.\w+)", text)
+    assert not [
+        name for name in programs if name != "benchmarks.NAME" and not (ROOT / f"{name.replace('.', '/')}.py").exists()
+    ]
+    assert not [name for name in re.findall(r"`make ([a-z-]+)", text) if f"\n{name}:" not in makefile]
+    files = re.findall(r"`((?:tests|benchmarks|deploy|requirements|service|docs)/[\w./-]+\.\w+)`", text)
+    assert not [name for name in files if not (ROOT / name).exists()]
