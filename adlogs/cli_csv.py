@@ -50,6 +50,8 @@ def _propose(source: Path, out: Path, as_json: bool) -> None:
         name = row["name"] or "left out"
         rows.add_row(row["table"], row["column"], name, row["type"], ("check: " if row["check"] else "") + row["why"])
     console().print(rows)
+    for note in found["notes"]:
+        warn(note)
     for file in found["unused"]:
         warn(f"{file}: no column leads to it, so it is not used")
     checks = sum(row["check"] for row in found["columns"])
@@ -69,7 +71,7 @@ def _convert(source: Path, mapping: Path, out: Path, as_json: bool) -> None:
     for warning in found["warnings"]:
         warn(warning)
     print(f"requests from {found['first']} to {found['last']}")
-    print(f"next: {shlex.join(['adsieve', 'schema', 'infer', str(out)])} --out heavy.yaml")
+    print(f"next: {shlex.join(['adsieve', 'init', 'project', '--logs', str(out)])}")
 
 
 def _counts(found: dict[str, Any]) -> Any:

@@ -6,15 +6,16 @@ from tempfile import mkdtemp
 from typing import Any
 
 from adlogs.csv_datasets import convert_datasets
+from adlogs.csv_files import NAME_FOLDER
 from adlogs.csv_impressions import convert_impressions
-from adlogs.csv_mapping import CsvMapping
+from adlogs.csv_mapping import LABEL, CsvMapping
 from adlogs.csv_summary import Findings
 from adlogs.log_span import split_moments
 from adlogs.publish import published_directory
 from adlogs.validate import validate_log
 from contracts.artifact import write_json
 from contracts.config import load_config
-from contracts.errors import LogError
+from contracts.errors import ConfigError, LogError
 from contracts.records import LogPaths, open_dataset
 from contracts.schema import Feature, FeatureSchema, Table
 
@@ -37,12 +38,13 @@ def convert_csv(directory: Path, mapping_file: Path, out: Path) -> dict[str, Any
         ``student_until``, which divide the log as training does.
 
     Raises:
-        ConfigError: The mapping is not one.
+        ConfigError: The mapping is not one, or names no outcome.
         LogError: A file is not as the mapping says, what comes out breaks a rule of logs, or ``out`` exists already.
     """
     mapping = load_config(mapping_file, CsvMapping)
     if not directory.is_dir():
-        raise LogError(f"{directory}: no such folder, expected one with CSV files")
+        raise LogError(f"{directory}: no such folder, expected one with CSV files", next_step=NAME_FOLDER)
+    _require_outcome(mapping, mapping_file)
     findings = Findings()
     with published_directory(out) as aside:
         spill = Path(mkdtemp(prefix=".rows-", dir=aside))
@@ -50,21 +52,36 @@ def convert_csv(directory: Path, mapping_file: Path, out: Path) -> dict[str, Any
         convert(directory, mapping, aside, spill, findings)
         shutil.rmtree(spill)
         log = LogPaths.under(aside)
-        _verify(log, aside, mapping_file)
-        record = {**findings.record(), **split_moments(log)}
+        record = {**findings.record(), **_verified(log, aside, mapping_file)}
         write_json(aside / RECORD, record)
     return record
 
 
-def _verify(log: LogPaths, aside: Path, mapping_file: Path) -> None:
-    """Hold the log against the rules of all logs.
+def _require_outcome(mapping: CsvMapping, mapping_file: Path) -> None:
+    """Refuse a mapping without an outcome before anything is read.
 
     Raises:
-        LogError: It breaks one; nothing is published.
+        ConfigError: No column of impressions, candidates or outcomes becomes ``label_TASK``.
     """
-    report = validate_log(log, _plainest_schema(log))
+    tables = {name: getattr(mapping, name) for name in ("impressions", "candidates", "outcomes")}
+    given = {name: table for name, table in tables.items() if table is not None}
+    if not any(column.name.startswith(LABEL) for table in given.values() for column in table.columns.values()):
+        raise ConfigError(
+            f"{mapping_file}: {' or '.join(given)}: no column becomes label_TASK, expected an outcome of 0 and 1 for "
+            "the models to learn",
+            next_step=f"give the column of clicks or the like its name in {mapping_file}: {{name: label_click}}",
+        )
+
+
+def _verified(log: LogPaths, aside: Path, mapping_file: Path) -> dict[str, Any]:
+    """Hold the log against the rules of all logs, and return the moments that divide it.
+
+    Raises:
+        LogError: It breaks a rule, or has too few moments; nothing is published.
+    """
     try:
-        report.require_valid()
+        validate_log(log, _plainest_schema(log)).require_valid()
+        return split_moments(log)
     except LogError as error:
         message = str(error).replace(f"{aside}/", "")
         raise LogError(
@@ -75,8 +92,9 @@ def _verify(log: LogPaths, aside: Path, mapping_file: Path) -> None:
 
 def _plainest_schema(log: LogPaths) -> FeatureSchema:
     """The least that a log is checked against: its first outcome, its objectives, and the ids of its ads."""
-    candidates = open_dataset(log.candidates).schema.names
-    tasks = [name.removeprefix("label_") for name in candidates if name.startswith("label_")] or ["click"]
+    places = [log.candidates] if log.outcomes is None else [log.candidates, log.outcomes]
+    names = [name for place in places for name in open_dataset(place).schema.names]
+    tasks = [name.removeprefix(LABEL) for name in names if name.startswith(LABEL)]
     objectives = {text for path in (log.candidates, log.ads) for text in _texts(path, "objective")}
     return FeatureSchema(
         tasks=(tasks[0],),

@@ -104,7 +104,7 @@ def _side(codes: np.ndarray, groups: _Groups, *, has_ads: bool, in_candidates: b
         return "ad", f"one value in each of {by_ad.groups:,} ads"
     if by_request.holds or by_request.groups < MIN_GROUPS:
         few = (
-            "requests have one row each: the request's, unless it differs by ad"
+            "most requests have one row, so no telling: taken as the request's; say side: ad if it is the ad's"
             if by_request.groups < MIN_GROUPS
             else ""
         )

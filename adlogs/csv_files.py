@@ -17,6 +17,7 @@ BLOCK_BYTES = 4 << 20
 """Text that is read at once; a row is shorter."""
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+NAME_FOLDER = "name the folder that holds your CSV files"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +68,12 @@ def csv_files_in(directory: Path) -> list[Path]:
         LogError: There are none.
     """
     if not directory.is_dir():
-        raise LogError(f"{directory}: no such folder, expected one with CSV files")
+        raise LogError(f"{directory}: no such folder, expected one with CSV files", next_step=NAME_FOLDER)
     found = sorted(path for path in directory.iterdir() if path.name.endswith(SUFFIXES) and path.is_file())
     if not found:
-        raise LogError(f"{directory}: holds no CSV file, expected names that end in {one_of(SUFFIXES)}")
+        raise LogError(
+            f"{directory}: holds no CSV file, expected names that end in {one_of(SUFFIXES)}", next_step=NAME_FOLDER
+        )
     return found
 
 

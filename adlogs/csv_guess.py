@@ -23,6 +23,9 @@ TIME_FORMATS = (
     "%m/%d/%Y %H:%M",
 )
 _INTEGER = r"^\s*-?(0|[1-9]\d*)(\.0+)?\s*$"
+_DECIMAL_COMMA = r"^\s*-?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?\s*$"
+_SURELY_DECIMAL = r"^\s*-?0,\d|,0\d|\.\d{3},"
+"""What a list of whole numbers does not hold: 0,5 or 3,05 or 1.234,5."""
 _TIME_WORDS = re.compile(r"time|stamp|date|epoch|when|_at(_|$)|_ts|^ts", re.IGNORECASE)
 _UNIX = (("unix_s", 978_307_200, 4_102_444_800), ("unix_ms", 10**12, 4 * 10**12), ("unix_us", 10**15, 4 * 10**15))
 _MIN_LIST_SHARE = 0.02
@@ -84,6 +87,8 @@ def _single(name: str, texts: pa.Array) -> Guess | None:
         return Guess(reading=Reading(kind="boolean"), is_flag=True)
     if reads_as(texts, Reading(kind="number")) and not pc.any(pc.match_substring_regex(texts, r"^0\d")).as_py():
         return Guess(reading=Reading(kind="number"))
+    if _has_decimal_commas(texts):
+        return Guess(reading=Reading(kind="number", decimal_comma=True), note="decimal commas, or a list of numbers?")
     if reads_as(texts, Reading(kind="time")):
         note = "a date without a time of day" if pc.all(pc.match_substring_regex(texts, r"^.{8,10}$")).as_py() else ""
         return Guess(reading=Reading(kind="time"), note=note)
@@ -94,6 +99,11 @@ def _single(name: str, texts: pa.Array) -> Guess | None:
             note = "day and month may be the other way round" if is_open else ""
             return Guess(reading=Reading(kind="time", time_format=time_format), note=note)
     return None
+
+
+def _has_decimal_commas(texts: pa.Array) -> bool:
+    all_fit = pc.all(pc.match_substring_regex(texts, _DECIMAL_COMMA)).as_py()
+    return bool(all_fit and pc.any(pc.match_substring_regex(texts, _SURELY_DECIMAL)).as_py())
 
 
 def _integer(name: str, texts: pa.Array) -> Guess:

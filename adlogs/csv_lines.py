@@ -58,6 +58,7 @@ def plain_line(file: SampledFile, name: str, taken: set[str]) -> Line:
         type=unless(kind, "text"),
         list=guess.reading.list_separator,
         format=guess.reading.time_format if kind == "time" else None,
+        decimal_comma=guess.reading.decimal_comma and kind == "number",
     )
     line = Line(name, column, "; ".join([comment, *notes]), bool(notes))
     if kind in TIME_KINDS and guess.reading.list_separator is None:
@@ -73,7 +74,7 @@ def fixed_line(file: SampledFile, name: str) -> Line | None:
     if word in ("position", "rank", "slot", "place_in_list") and kind == "integer":
         return Line(name, Column(name="position"), "where the ad was shown: learned, and neutral when serving")
     if word in ("bid", "bid_price") and kind in ("number", "integer"):
-        return Line(name, Column(name="bid"))
+        return Line(name, Column(name="bid", decimal_comma=file.guesses[name].reading.decimal_comma))
     if word in ("shown", "is_shown", "displayed", "impression", "is_impression") and file.guesses[name].is_flag:
         return Line(name, Column(name="shown"))
     if word in ("scenario", "objective", "stage"):

@@ -50,6 +50,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         list: What separates values, where a field holds several.
         newest_first: Of a list: it begins with the latest event, and is turned around.
         format: Of type ``time``: as strptime has it; ISO 8601 unless given.
+        decimal_comma: Of type ``number``: written as ``1.234,5``.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     list: str | None = None
     newest_first: bool = False
     format: str | None = None
+    decimal_comma: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -158,6 +160,7 @@ class CsvMapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             list_separator=column.list,
             newest_first=column.newest_first,
             time_format=column.format,
+            decimal_comma=column.decimal_comma,
             time_zone=self.time_zone,
         )
 
@@ -238,6 +241,10 @@ def _column_faults(path: str, column: Column, *, in_impressions: bool) -> Iterat
         yield f"{path}.list: {column.name!r} is a field of a sequence, expected what separates its values"
     if column.format is not None and column.kind != "time":
         yield f"{path}.format: only for type time, expected it to be absent, got {column.format!r}"
+    if column.decimal_comma and column.kind != "number":
+        yield f"{path}.decimal_comma: only for type number, expected it to be absent"
+    if column.decimal_comma and column.list == ",":
+        yield f"{path}.list: the comma is that of the numbers, expected another separator, got ','"
     if column.newest_first and column.list is None:
         yield f"{path}.newest_first: only for a list, expected it to be absent"
     if column.side is not None and not in_impressions:

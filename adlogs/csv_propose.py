@@ -28,7 +28,7 @@ def propose_mapping(directory: Path, out: Path) -> dict[str, Any]:
 
     Returns:
         ``columns``: a row each, with ``table``, ``file``, ``column``, ``name`` (null where it is left out), ``type``,
-        ``why`` and ``check``; and ``unused``: files that nothing leads to.
+        ``why`` and ``check``; ``unused``: files that nothing leads to; and ``notes``: what the whole lacks.
 
     Raises:
         LogError: No file has ids of ads, or one cannot be read.
@@ -45,7 +45,8 @@ def propose_mapping(directory: Path, out: Path) -> dict[str, Any]:
     write_bytes(out, proposal_text(proposal, directory, out, roles.notes).encode())
     load_config(out, CsvMapping)
     return {"columns": [line_row(section, line) for section in proposal.sections for line in section.lines]} | {
-        "unused": proposal.unused
+        "unused": proposal.unused,
+        "notes": [note for name, note in roles.notes.items() if name != "ad"],
     }
 
 

@@ -1,6 +1,7 @@
 """Finds what each CSV file of a folder is: impressions, or requests and candidates; ads; look-up tables; their keys."""
 
 import re
+import unicodedata
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -89,7 +90,7 @@ def find_roles(files: list[SampledFile]) -> Roles:
     times = [name for name in facts.columns if facts.guesses[name].is_time]
     notes: dict[str, str] = {}
     if not labels:
-        notes["labels"] = "no column of 0 and 1 looks like an outcome"
+        notes["labels"] = _without_labels(facts)
     request = _hinted(facts.columns, REQUEST_WORDS)
     requests = _requests(joins) if not times else None
     if requests is not None:
@@ -132,14 +133,24 @@ def labels_of(file: SampledFile) -> list[str]:
     return sorted(named, key=lambda name: -(pc.mean(file.values(name).cast(pa.int8())).as_py() or 0.0))
 
 
+def _without_labels(facts: SampledFile) -> str:
+    """What a person is told where no column has the name and the values of an outcome."""
+    flags = [name for name in facts.columns if facts.guesses[name].is_flag]
+    found = (
+        f"; of 0 and 1 are {', '.join(flags)}" if flags else "; no column holds 0 and 1, true and false or yes and no"
+    )
+    return f"no outcome was found: name the column of clicks or the like label_click{found}"
+
+
 def plain(name: str) -> str:
     """A name in lower case with underscores, as the schema wants it.
 
     Example:
-        >>> plain("Viewer ID"), plain("isClicked"), plain("2nd price")
-        ('viewer_id', 'is_clicked', 'c_2nd_price')
+        >>> plain("Viewer ID"), plain("isClicked"), plain("2nd price"), plain("Größe")
+        ('viewer_id', 'is_clicked', 'c_2nd_price', 'grosse')
     """
-    spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)
+    bare = unicodedata.normalize("NFKD", name.replace("ß", "ss")).encode("ascii", "ignore").decode()
+    spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", bare)
     words = re.sub(r"[^A-Za-z0-9]+", "_", spaced).strip("_").lower() or "column"
     return words if words[0].isalpha() else f"c_{words}"
 

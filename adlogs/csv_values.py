@@ -4,7 +4,7 @@ Letters: B rows.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ _EXPECTED = {
 }
 _UNITS = {"unix_s": 1_000_000, "unix_ms": 1_000, "unix_us": 1}
 _TRUE, _FALSE = pa.array(["1", "true", "t", "yes", "y", "1.0"]), pa.array(["0", "false", "f", "no", "n", "0.0"])
+_DECIMAL_COMMA = r"^[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?$"
 _ZONED = r"([zZ]|[+-]\d{2}:?\d{2})$"
 _LATEST_US = 253_402_300_800_000_000  # the year 10000: later numbers are milliseconds taken for seconds, or the like
 
@@ -42,6 +43,7 @@ class Reading:
         newest_first: Of a list: turned around, since histories are kept oldest first.
         time_format: Of kind ``time``, as strptime has it; None is ISO 8601.
         time_zone: Of times that name none.
+        decimal_comma: Of kind ``number``: written as ``1.234,5``.
     """
 
     kind: Kind
@@ -49,6 +51,7 @@ class Reading:
     newest_first: bool = False
     time_format: str | None = None
     time_zone: str = "UTC"
+    decimal_comma: bool = False
 
 
 class BadValueError(Exception):
@@ -114,7 +117,8 @@ def _converted(texts: pa.Array, reading: Reading) -> pa.Array:
         case "integer":
             return _without_fraction(trimmed).cast(pa.int64())
         case "number":
-            return _finite(trimmed.cast(pa.float64()))
+            plain = _with_decimal_point(trimmed) if reading.decimal_comma else trimmed
+            return _finite(plain.cast(pa.float64()))
         case "boolean":
             return _booleans(trimmed)
         case "label":
@@ -132,6 +136,13 @@ def _converted(texts: pa.Array, reading: Reading) -> pa.Array:
 def _without_fraction(texts: pa.Array) -> pa.Array:
     """``12.0`` is how some programs write 12."""
     return pc.replace_substring_regex(texts, r"\.0*$", "")
+
+
+def _with_decimal_point(texts: pa.Array) -> pa.Array:
+    """``1.234,5`` as 1234.5."""
+    if pc.all(pc.match_substring_regex(texts, _DECIMAL_COMMA)).as_py() is False:
+        raise _RefusedError
+    return pc.replace_substring(pc.replace_substring(texts, ".", ""), ",", ".")
 
 
 def _finite(values: pa.Array) -> pa.Array:
@@ -176,7 +187,7 @@ def _lists(texts: pa.Array, reading: Reading) -> pa.Array:
     parts = pc.split_pattern(bare, reading.list_separator)
     parts = pa.ListArray.from_arrays(parts.offsets, _trimmed(parts.values), mask=parts.is_null())
     offsets, values = _without_empty(parts, bare)
-    single = Reading(kind=reading.kind, time_format=reading.time_format, time_zone=reading.time_zone)
+    single = replace(reading, list_separator=None, newest_first=False)
     try:
         converted = read_values(values, single)
     except BadValueError as error:
@@ -221,4 +232,6 @@ def _first_refused(texts: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> 
 def _expected(reading: Reading) -> str:
     if reading.time_format is not None:
         return f"a time written as {reading.time_format}"
+    if reading.decimal_comma:
+        return "a number with a decimal comma, such as 1.234,5"
     return _EXPECTED[reading.kind]

@@ -265,6 +265,13 @@ def test_text_that_is_no_utf8_is_told_with_its_file(folder: Path, convert: Any) 
         ("files: people.csv", "files: persons.csv", "persons.csv: no such file"),
         ("key: user_id", "key: person", "lookups.people.key: no column of the requests becomes 'person'"),
         ("type: unix_ms", "type: text", "event_time is time or unix_ms or unix_s or unix_us, got 'text'"),
+        ("name: label_click", "name: tapped", "impressions: no column becomes label_TASK"),
+        ("spent, type: number", "spent, type: text, decimal_comma: true", "decimal_comma: only for type number"),
+        (
+            "type: number, side",
+            'type: number, decimal_comma: true, list: ",", side',
+            "the comma is that of the numbers",
+        ),
         ("eligible_per_request: 0", "eligible_per_reqest: 0", "did you mean 'eligible_per_request'?"),
         ('list: ";"', 'list: ""', "expected what separates the values"),
     ],
@@ -286,6 +293,29 @@ def test_a_log_that_breaks_a_rule_is_not_published(folder: Path, convert: Any, t
     with pytest.raises(LogError, match="no sound log, and nothing was written: .*is the request_id of an earlier row"):
         convert(folder, mapping)
     assert not (tmp_path / "log").exists()
+
+
+def test_outcomes_apart_are_outcomes_enough(folder: Path, convert: Any) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+    write_csv(folder / "requests.csv", ["r", "t"], [[f"r{n}", f"2026-03-0{n}T12:00:00Z"] for n in (1, 2, 3)])
+    write_csv(folder / "pairs.csv", ["r", "a"], [["r1", "x"], ["r1", "y"]])
+    write_csv(folder / "sales.csv", ["r", "a", "seen", "sold"], [["r1", "x", "1", "1"]])
+    write_csv(folder / "goods.csv", ["a", "color"], [["x", "red"], ["y", "blue"]])
+    pair = "r: {name: request_id}, a: {name: ad_id}"
+    mapping = f"""
+version: 1
+requests: {{files: requests.csv, columns: {{r: {{name: request_id}}, t: {{name: event_time}}}}}}
+candidates: {{files: pairs.csv, columns: {{{pair}}}}}
+ads: {{files: goods.csv, columns: {{a: {{name: ad_id}}, color: {{name: color}}}}}}
+outcomes: {{files: sales.csv, columns: {{{pair}, seen: {{name: shown}}, sold: {{name: label_sale}}}}}}
+"""
+    _, log = convert(folder, mapping)
+    assert [row["label_sale"] for row in rows_of(log, "outcomes")] == [1]
+    write_csv(folder / "requests.csv", ["r", "t"], [["r1", "2026-03-01T12:00:00Z"]])
+    with pytest.raises(LogError, match="at least 3 moments, got 1") as raised:
+        convert(folder, mapping, "short")
+    assert "partial" not in str(raised.value)
 
 
 def test_a_lookup_with_two_rows_of_a_key_is_refused(folder: Path, convert: Any) -> None:

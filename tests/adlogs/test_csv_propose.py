@@ -89,6 +89,34 @@ def test_aligned_lists_with_falling_times_are_a_sequence_that_is_turned_around(f
     assert all(columns[name].newest_first for name in ("recent_good", "recent_time"))
 
 
+def test_decimal_commas_and_lists_of_whole_numbers(tmp_path: Path) -> None:
+    """3,05 is a price and 3,5 among 30,7,2 are two tags; Größe and Preis have no names of outcomes."""
+    source = random.Random(5)
+    header = ["Zeitpunkt", "ad", "Größe", "tags", "bid", "flag"]
+    rows = [
+        [
+            f"{n % 28 + 1:02d}.03.2026 12:{n % 60:02d}:00",
+            f"a{source.randrange(9)}",
+            f"{source.uniform(0, 3000):,.2f}".translate(str.maketrans(",.", ".,")),
+            ",".join(str(source.randrange(30)) for _ in range(source.randrange(1, 4))),
+            f"{source.uniform(0, 2):.2f}".replace(".", ","),
+            source.randrange(2),
+        ]
+        for n in range(300)
+    ]
+    write(tmp_path / "log.csv", header, rows, ";")
+    found = propose_mapping(tmp_path, tmp_path / "mapping.yaml")
+    mapping = load_config(tmp_path / "mapping.yaml", CsvMapping)
+    assert mapping.impressions is not None
+    columns = mapping.impressions.columns
+    assert [columns[name].decimal_comma for name in header] == [False, False, True, False, True, False]
+    assert (columns["Größe"].name, columns["Größe"].kind, columns["bid"].name) == ("grosse", "number", "bid")
+    assert columns["tags"].list == ","
+    assert found["notes"] == [
+        "no outcome was found: name the column of clicks or the like label_click; of 0 and 1 are flag"
+    ]
+
+
 def test_what_leads_nowhere_is_told(folder: Path, tmp_path: Path) -> None:
     write(folder / "weather.csv", ["town", "rain"], [["Bonn", 1], ["Ulm", 0]])
     assert propose_mapping(folder, tmp_path / "mapping.yaml")["unused"] == ["weather.csv"]

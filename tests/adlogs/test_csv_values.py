@@ -17,6 +17,12 @@ def read(texts: list[str | None], **how: object) -> list[object]:
     [
         (["1", " 2", "3.0", None], {"kind": "integer"}, [1, 2, 3, None]),
         (["1e3", "-0.5", None], {"kind": "number"}, [1000.0, -0.5, None]),
+        (
+            ["1.234.567,5", "-0,05", " 7", "2,5E-1", None],
+            {"kind": "number", "decimal_comma": True},
+            [1234567.5, -0.05, 7.0, 0.25, None],
+        ),
+        (["1,5|2", ""], {"kind": "number", "decimal_comma": True, "list_separator": "|"}, [[1.5, 2.0], []]),
         (["yes", "No", "1", "FALSE", None], {"kind": "boolean"}, [True, False, True, False, None]),
         (["1", "0", "true", None], {"kind": "label"}, [1, 0, 1, None]),
         (["a|b", "", None, "c"], {"kind": "text", "list_separator": "|"}, [["a", "b"], [], None, ["c"]]),
@@ -56,6 +62,7 @@ def test_times_with_and_without_zone_in_one_column() -> None:
         (["1", "2", "x", "y"], {"kind": "integer"}, 2, "'x', expected a whole number"),
         (["1", "1.5"], {"kind": "integer"}, 1, "'1.5', expected a whole number"),
         (["1", "nan"], {"kind": "number"}, 1, "'nan', expected a finite number"),
+        (["1,5", "1.5"], {"kind": "number", "decimal_comma": True}, 1, "'1.5', expected a number with a decimal comma"),
         (["0", "1", "2"], {"kind": "label"}, 2, "'2', expected 1 or 0"),
         (["maybe"], {"kind": "boolean"}, 0, "'maybe', expected one of 1, 0, true"),
         (["2026-03-01T12:00:00Z", "yesterday"], {"kind": "time"}, 1, "'yesterday', expected an ISO 8601 time"),
