@@ -107,10 +107,9 @@ def explained(error: Exception, command: str) -> tuple[str, str, int] | None:
     """
     match error:
         case AdsieveError():
-            step = getattr(error, "next_step", None) or next(
-                text for kind, text in NEXT_STEPS.items() if isinstance(error, kind)
-            )
-            return str(error), step.format(command=command), error.exit_code
+            of_kind = next(text for kind, text in NEXT_STEPS.items() if isinstance(error, kind))
+            step = getattr(error, "next_step", None) or of_kind.format(command=command)
+            return str(error), step, error.exit_code
         case TyperException():
             return _usage(error, command)
         case OSError():

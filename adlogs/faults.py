@@ -58,14 +58,20 @@ class ValidationReport:
     faults: tuple[LogFault, ...]
     counts: dict[str, DatasetCount]
 
-    def require_valid(self) -> None:
-        """Raise LogError with the number of faults and the first of them, if there are any."""
+    def require_valid(self, next_step: str | None = None) -> None:
+        """Raise LogError with the number of faults and the first of them, if there are any.
+
+        Args:
+            next_step: What to do about it; by default to ask for every fault.
+        """
         if self.faults:
             first = self.faults[0]
             where = first.file if first.row_group is None else f"{first.file}, row group {first.row_group}"
             column = "" if first.column is None else f" column {first.column!r}"
             number = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults, the first:"
-            raise LogError(f"the log has {number} {where}:{column} {first.rule}, got {first.example}")
+            raise LogError(
+                f"the log has {number} {where}:{column} {first.rule}, got {first.example}", next_step=next_step
+            )
 
 
 @dataclass(frozen=True)

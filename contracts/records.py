@@ -111,7 +111,10 @@ def dataset_files(path: str | Path) -> list[str]:
     else:
         found = [file for file in glob(text, recursive=True) if Path(file).is_file()]
     if not found:
-        raise LogError(f"{text}: no Parquet file here; expected a directory of *.parquet, a file or a glob")
+        raise LogError(
+            f"{text}: no Parquet file here; expected a directory of *.parquet, a file or a glob",
+            next_step="correct the path; `adsieve convert csv --help` and `adsieve simulate --help` make a log",
+        )
     return sorted(found)
 
 

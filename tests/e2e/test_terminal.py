@@ -181,6 +181,11 @@ def test_every_kind_of_error_has_a_next_step(kind: type[AdsieveError]) -> None:
     assert told[1] == adsieve_terminal.NEXT_STEPS[kind].format(command="adsieve rank")
 
 
+def test_the_next_step_of_an_error_is_told_as_it_is() -> None:
+    told = adsieve_terminal.explained(AdsieveError("x", next_step="say {name: label_click}"), "adsieve rank")
+    assert told == ("x", "say {name: label_click}", 1)
+
+
 def on_a_terminal(module: str, *words: str, **environment: str) -> str:
     """What a module prints where standard output and standard error are a terminal."""
     main, side = pty.openpty()
