@@ -3,14 +3,14 @@
 Numba is optional: where it is not installed, or cannot work on this machine, the references in NumPy serve.
 """
 
-import hashlib
 import importlib
 import logging
 import os
 import shutil
-import tempfile
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
+
+from contracts.kernel_cache import kernel_cache, one_compiles
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +26,10 @@ def kernels() -> ModuleType | None:
 def prepare() -> bool:
     """Load the kernels, which compiles them where no earlier process kept them; returns whether they serve.
 
-    Compiled code is kept in ``NUMBA_CACHE_DIR`` where that is set, else with the user's other caches; where these
-    cannot be written to, each process compiles for itself, which takes some seconds. So does the one that finds what
-    was kept damaged; it removes that from the user's caches, and the next keeps its own.
+    Compiled code is kept in ``NUMBA_CACHE_DIR`` where that is set, else with the user's other caches, for which one
+    process compiles while the others wait. Where these cannot be written to and ``ADSIEVE_KERNELS`` brings none along,
+    each process compiles for itself, which takes some seconds. So does the one that finds what was kept damaged; it
+    removes that from the user's caches, and the next keeps its own.
     """
     global _loaded
     if _loaded is None and os.environ.get(_SWITCH, "1") != "0":
@@ -45,34 +46,31 @@ def _kept_or_anew() -> ModuleType:
     if numba.config.DISABLE_JIT:
         raise RuntimeError("NUMBA_DISABLE_JIT is set")
     given = numba.config.CACHE_DIR
-    own = "" if given else _cache()
     try:
-        numba.config.CACHE_DIR = given or own
-        return importlib.import_module("contracts.kernels")
-    except Exception as error:
-        if not given and not own:
-            raise
-        log.warning("compiled kernels kept in %s are of no use, compiling them anew: %s", given or own, error)
-        if own:
-            shutil.rmtree(own, ignore_errors=True)
-        numba.config.CACHE_DIR = ""
-        return importlib.import_module("contracts.kernels")
+        if given:
+            return _from(given, lambda: None)
+        with kernel_cache() as own:
+            if own is None:
+                return _load()
+            with one_compiles(own):
+                return _from(str(own), lambda: shutil.rmtree(own, ignore_errors=True))
     finally:
         numba.config.CACHE_DIR = given
 
 
-def _cache() -> str:
-    """A directory of the kernels as they are, that can be written to; empty for none.
+def _from(directory: str, remove: Callable[[], None]) -> ModuleType:
+    """The kernels as kept in a directory, or made anew once ``remove`` was called, which is kept nowhere."""
+    import numba
 
-    Numba keeps a function until its own file changes, whatever becomes of those that it calls.
-    """
-    sources = sorted((Path(__file__).parent / "kernels").glob("*.py"))
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     try:
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        directory = Path(root) / "adsieve" / "kernels" / digest[:16]
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            return str(directory)
-    except (OSError, RuntimeError):  # the latter where nobody knows a home
-        return ""
+        numba.config.CACHE_DIR = directory
+        return _load()
+    except Exception as error:
+        log.warning("compiled kernels kept in %s are of no use, compiling them anew: %s", directory, error)
+        remove()
+        numba.config.CACHE_DIR = ""
+        return _load()
+
+
+def _load() -> ModuleType:
+    return importlib.import_module("contracts.kernels")

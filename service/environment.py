@@ -12,11 +12,12 @@ from contracts.errors import ConfigError
 from service.settings import Settings
 
 PREFIX = "ADSIEVE_"
+_NEXT_STEP = "correct the variable; docs/reference/settings.md lists every setting"
 
 OTHERS = (
     *("REDIS_PASSWORD", "REDIS_CA", "REDIS_CERT", "REDIS_KEY"),
     *("REDIS_TIMEOUT_S", "REDIS_ANSWER_TIMEOUT_S", "REDIS_CONNECT_TIMEOUT_S"),
-    *("KUAIRAND", "ECHO", "NAIVE", "COMPILED"),
+    *("KUAIRAND", "ECHO", "NAIVE", "COMPILED", "KERNELS"),
 )
 """Variables, less their prefix, that are no settings of the service: of the Redis store, of tests and benchmarks."""
 
@@ -35,7 +36,9 @@ def load_settings(store: Path | str, local: Path | None = None) -> Settings:
         field, *path = (str(part) for part in first["loc"])
         where = ": ".join((f"{PREFIX}{field.upper()}", *([".".join(path)] if path else [])))
         message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        raise ConfigError(f"{where}: {message}, got {first['input']!r}{_example(field)}") from error
+        message = message.replace("Input should be", "expected").partition(", unable to parse")[0]
+        told = f"{where}: {message}, got {first['input']!r}{_example(field)}"
+        raise ConfigError(told, next_step=_NEXT_STEP) from error
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
@@ -64,7 +67,8 @@ def _check_json(environment: Mapping[str, str]) -> None:
             try:
                 json.loads(value)
             except ValueError as error:
-                raise ConfigError(f"{variable}: is no JSON ({error}), got {value!r}{_example(field)}") from None
+                told = f"{variable}: is no JSON ({error}), got {value!r}{_example(field)}"
+                raise ConfigError(told, next_step=_NEXT_STEP) from None
 
 
 def _example(field: str) -> str:

@@ -15,6 +15,8 @@ RUN /opt/adsieve/bin/python -m pip install --quiet -r "requirements/$REQUIREMENT
 COPY . .
 # A pair of torch and fbgemm that does not match fails here, not in a training run.
 RUN /opt/adsieve/bin/python -m pip install --quiet --no-deps . && /opt/adsieve/bin/python -c "import torchrec"
+# Kernels for the processor that builds; another kind compiles its own when it begins, into the volume.
+RUN XDG_CACHE_HOME=/opt/adsieve/share /opt/adsieve/bin/python -I -c "from contracts.compiled import prepare; raise SystemExit(not prepare())"
 
 FROM python:3.11-slim
 LABEL org.opencontainers.image.title="adsieve jobs" org.opencontainers.image.licenses="Apache-2.0"
@@ -29,6 +31,7 @@ COPY --chmod=0755 deploy/nightly.sh /usr/local/bin/adsieve-nightly
 ENV PATH=/opt/adsieve/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     XDG_CACHE_HOME=/var/cache/adsieve \
+    ADSIEVE_KERNELS=/opt/adsieve/share/adsieve/kernels \
     TORCHINDUCTOR_CACHE_DIR=/var/cache/adsieve/inductor \
     MPLCONFIGDIR=/tmp/matplotlib \
     ADSIEVE_STORE=/data/store

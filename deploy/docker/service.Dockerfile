@@ -11,6 +11,8 @@ COPY requirements/ requirements/
 RUN /opt/adsieve/bin/python -m pip install --quiet -r requirements/serve.txt
 COPY . .
 RUN /opt/adsieve/bin/python -m pip install --quiet --no-deps . && /opt/adsieve/bin/adsieve serve --help >/dev/null
+# Kernels for the processor that builds; another kind compiles its own when it begins, into the volume.
+RUN XDG_CACHE_HOME=/opt/adsieve/share /opt/adsieve/bin/python -I -c "from contracts.compiled import prepare; raise SystemExit(not prepare())"
 
 FROM python:3.11-slim
 LABEL org.opencontainers.image.title="adsieve service" org.opencontainers.image.licenses="Apache-2.0"
@@ -22,6 +24,7 @@ COPY --from=build /opt/adsieve /opt/adsieve
 ENV PATH=/opt/adsieve/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     XDG_CACHE_HOME=/var/cache/adsieve \
+    ADSIEVE_KERNELS=/opt/adsieve/share/adsieve/kernels \
     ADSIEVE_STORE=/var/lib/adsieve/store \
     ADSIEVE_LOCAL=/var/cache/adsieve/local
 WORKDIR /var/lib/adsieve

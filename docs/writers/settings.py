@@ -22,6 +22,8 @@ value and what was expected. Mappings are JSON. What other commands read stands 
 OTHER = {
     "ADSIEVE_COMPILED": "`0`: no kernels compiled by Numba; the same in NumPy, several times slower in places",
     "NUMBA_CACHE_DIR": "where compiled kernels are kept, in place of the user's cache",
+    "ADSIEVE_KERNELS": "a directory of compiled kernels that an image brings along; it is copied into the user's "
+    "cache where that has none",
     "XDG_CACHE_HOME": "the user's cache, `~/.cache` by default: `adsieve/` there holds compiled kernels, plans of "
     "TensorRT, the engines that builds chose, and mirrors of Redis stores",
     "TMPDIR": "where what is checked, spilled or counted lies meanwhile",

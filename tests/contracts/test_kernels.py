@@ -174,14 +174,6 @@ def test_candidates_are_sifted_and_collected_as_in_numpy(
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_without_a_place_for_compiled_code_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert Path(compiled._cache()).parent == tmp_path / "adsieve" / "kernels"
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert compiled._cache() == ""
-
-
 def test_kernels_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     with in_numpy():
         monkeypatch.setenv("ADSIEVE_COMPILED", "0")

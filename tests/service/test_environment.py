@@ -26,7 +26,7 @@ def test_policies_come_from_the_environment(tmp_path, variable):
     variable("SURVIVORS", "7")
     assert load_settings(tmp_path).survivors == 7
     variable("UNKNOWN_ADS", "maybe")
-    with pytest.raises(ConfigError, match="^ADSIEVE_UNKNOWN_ADS: Input should be 'drop' or 'score', got 'maybe'$"):
+    with pytest.raises(ConfigError, match="^ADSIEVE_UNKNOWN_ADS: expected 'drop' or 'score', got 'maybe'$"):
         load_settings(tmp_path)
 
 
@@ -56,12 +56,12 @@ def test_text_that_is_no_json_is_told_with_an_example(tmp_path, variable, name, 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("AB", '{"shopping": {"release": "previous", "share": 2}}', "ADSIEVE_AB: shopping.share: Input should be less"),
+        ("AB", '{"shopping": {"release": "previous", "share": 2}}', "ADSIEVE_AB: shopping.share: expected less"),
         ("SHADOW", '{"shopping": {"share": 1}}', "ADSIEVE_SHADOW: shopping.release: Field required"),
-        ("SURVIVOR_QUOTAS", '{"shopping": -1}', "ADSIEVE_SURVIVOR_QUOTAS: shopping: Input should be greater"),
+        ("SURVIVOR_QUOTAS", '{"shopping": -1}', "ADSIEVE_SURVIVOR_QUOTAS: shopping: expected greater"),
         ("SURVIVOR_QUOTAS", '{"a": 0.7, "b": 0.5}', "ADSIEVE_SURVIVOR_QUOTAS: expected shares of at most 1 in sum"),
-        ("AB", "[1]", "ADSIEVE_AB: Input should be a valid dictionary"),
-        ("TIMEOUT_MS", "x", "ADSIEVE_TIMEOUT_MS: Input should be a valid number"),
+        ("AB", "[1]", "ADSIEVE_AB: expected a valid dictionary"),
+        ("TIMEOUT_MS", "x", "ADSIEVE_TIMEOUT_MS: expected a valid number, got 'x'"),
     ],
 )
 def test_a_wrong_value_inside_is_named_by_the_variable_and_its_path(tmp_path, variable, name, value, message):
@@ -117,8 +117,9 @@ def test_the_commands_tell_it_in_one_line(tmp_path, command):
     ended = run(tmp_path, *command, ADSIEVE_AB="{", ADSIEVE_HEAVY_ULR="http://heavy:8001")
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
-    lines = ended.stderr.splitlines()
-    assert "ADSIEVE_AB: is no JSON" in lines[-1]
+    wrong, following = ended.stderr.splitlines()[-2:]
+    assert "ADSIEVE_AB: is no JSON" in wrong
+    assert following == "next: correct the variable; docs/reference/settings.md lists every setting"
 
 
 def test_rank_and_serve_warn_of_variables_that_nobody_reads(tmp_path, monkeypatch, caplog):
