@@ -67,6 +67,7 @@ def serve_process(
         access_log=False,
         ws="none",  # there is no route for one
         proxy_headers=False,  # nothing asks whom a proxy speaks for, and every request would pay for it
+        timeout_keep_alive=options.settings.keep_alive_s,
         timeout_graceful_shutdown=options.settings.shutdown_s,
     )
     slow = SlowClients(options.settings.header_timeout_s, options.settings.write_timeout_s)
