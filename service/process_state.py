@@ -18,8 +18,8 @@ LOCK, _STATE = ".lock", ".state"
 
 
 class ReleaseState(msgspec.Struct, frozen=True, kw_only=True):
-    """A release that serves a scenario. Moments are Unix time; ``engines`` are by model, and so is ``batched``:
-    whether requests share its calls."""
+    """A release that serves a scenario. Moments are Unix time; ``catalogue`` is what the index is of; ``engines``
+    are by model, and so is ``batched``: whether requests share its calls."""
 
     scenario: str
     release: str
@@ -28,6 +28,7 @@ class ReleaseState(msgspec.Struct, frozen=True, kw_only=True):
     heavy: str
     loaded_at: float
     watermark: float
+    catalogue: float
     engines: dict[str, str]
     update_position: int = 0
     updates_waiting: int = 0

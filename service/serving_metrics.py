@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from contracts.release import UpdatePosition
 from engines.device_memory import DeviceMemory
+from service.ages import catalogue_moment
 from service.process_state import ProcessBoard, ProcessState, ReleaseState
 from service.releases import LoadedRelease
 
@@ -64,7 +65,7 @@ _PER_SCENARIO = (
     _PerScenario(
         "index_age_seconds",
         "Age of the catalogue in the serving index, at this scrape; 0 where its moment is yet to come.",
-        lambda one: max(0.0, time.time() - one.watermark),
+        lambda one: max(0.0, time.time() - one.catalogue),
         max,
     ),
     _PerScenario("index_old", "1 where the index is older than max_index_age_h.", lambda one: one.is_old, max),
@@ -115,6 +116,7 @@ class ServingMetrics(Collector):
             heavy=versions.heavy or "",
             loaded_at=at,
             watermark=loaded.watermark.timestamp(),
+            catalogue=catalogue_moment(loaded).timestamp(),
             engines=engines_of(loaded),
             batched=batched_of(loaded),
         )

@@ -20,6 +20,8 @@ from service import ages, logs, workers
 from service.app import create_app
 from service.heavy import HeavyUnavailableError
 from service.logs import JsonLines, PlaceLimits, RateLimit, TextLines, logging_request
+from service.process_state import ProcessBoard
+from service.serving_metrics import ServingMetrics
 
 JSON = {"Content-Type": "application/json"}
 
@@ -336,6 +338,11 @@ def test_an_index_whose_watermark_lies_ahead_is_as_old_as_its_making(snapshot, s
     (line,) = ages.age_warnings([opened], settings.model_copy(update={"max_index_age_h": 4.0}))
     assert f"is of {made.isoformat()} (its making; its watermark, " in line
     assert ages.age_warnings([opened], settings.model_copy(update={"max_index_age_h": 6.0})) == []
+    metrics = ServingMetrics(ProcessBoard(None))
+    metrics.loaded(opened, at=0.0)
+    values = {sample.name: sample.value for family in metrics.collect() for sample in family.samples}
+    assert values["adsieve_index_age_seconds"] == pytest.approx(5 * 3_600.0, abs=60)
+    assert values["adsieve_index_watermark_timestamp_seconds"] == opened.watermark.timestamp()
 
 
 def test_the_examples_of_the_document_are_requests_that_are_answered(settings):
