@@ -149,8 +149,8 @@ class Settings(BaseSettings):
         rank_token: Bearer token that rank requests need; None lets everybody rank.
         header_timeout_s: How long the headers of a request may take to arrive; a slower connection is ended.
         write_timeout_s: How long the rest of an answer may wait for its caller to read; then the connection is ended.
-        keep_alive_s: How long a connection may rest between two requests; a caller that keeps its own for longer sends some
-            requests just when they end.
+        keep_alive_s: How long a connection may rest between two requests; a caller that keeps its own for longer sends
+            some requests just when they end.
         body_timeout_s: How long the body of a request may take to arrive; a slower one gets 408.
         shutdown_s: When told to stop, how long requests in flight may take; what is left then is cut off.
         drain_s: When told to stop, how long requests are still taken while /health/ready already says no, so that a
