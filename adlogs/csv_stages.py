@@ -46,6 +46,7 @@ def without_unshown_outcomes(candidates: pa.Table, findings: Findings) -> pa.Tab
     A label of 1 stays, for verification to refuse: that ad was shown, or the label is wrong.
     """
     unshown = pc.not_equal(candidates["stage"], WINNER)
+    findings.unshown += pc.sum(unshown).as_py() or 0
     for place, name in enumerate(candidates.schema.names):
         column = candidates[name]
         if name == "position":

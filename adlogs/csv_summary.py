@@ -21,6 +21,7 @@ class Findings:
         impressions: Rows of the table of impressions.
         repeated: Impressions of an ad that came again in its request, and were left out.
         sampled: Pairs drawn as eligible.
+        unshown: Ads of requests that were not shown.
         cleared: Positions, and outcomes of 0, of ads that were not shown.
         unlisted: Ads of impressions that the catalogue lacks.
         matched: Requests that found their row, by look-up table.
@@ -32,6 +33,7 @@ class Findings:
     impressions: int = 0
     repeated: int = 0
     sampled: int = 0
+    unshown: int = 0
     cleared: int = 0
     unlisted: int = 0
     matched: Counter[str] = field(default_factory=Counter)
@@ -70,6 +72,15 @@ class Findings:
             found.append(f"{self.repeated:,} rows show an ad again in the same request and were left out")
         if self.unlisted:
             found.append(f"{self.unlisted:,} ads of the impressions are not in the catalogue, and so have no columns")
+        if self.counts.get("candidates") and not self.unshown:
+            remedy = (
+                "set eligible_per_request"
+                if self.impressions
+                else "let candidates hold what retrieval found too, with no outcome"
+            )
+            found.append(
+                f"every ad of a request was shown: a two-tower learns nothing of those that were not; {remedy}"
+            )
         if self.cleared:
             found.append(f"{self.cleared:,} outcomes or positions of ads that were not shown became null")
         return found

@@ -169,7 +169,9 @@ def test_eligible_ads_are_other_ads_of_the_day_that_have_begun(folder: Path, con
         assert begun[row["ad_id"]] <= times[row["request_id"]]
         assert row["ad_id"] in of_day[times[row["request_id"]].date()]
     shown = [{k: v for k, v in row.items() if k != "stage"} for row in pairs if row["stage"] == "winner"]
-    _, plain_log = convert(folder, MAPPING.format(eligible=0), "plain")
+    plain_summary, plain_log = convert(folder, MAPPING.format(eligible=0), "plain")
+    told = ["set eligible_per_request" in " ".join(found["warnings"]) for found in (summary, plain_summary)]
+    assert told == [False, True]
     assert shown == [{k: v for k, v in row.items() if k != "stage"} for row in rows_of(plain_log, "candidates")]
 
 
@@ -310,8 +312,9 @@ candidates: {{files: pairs.csv, columns: {{{pair}}}}}
 ads: {{files: goods.csv, columns: {{a: {{name: ad_id}}, color: {{name: color}}}}}}
 outcomes: {{files: sales.csv, columns: {{{pair}, seen: {{name: shown}}, sold: {{name: label_sale}}}}}}
 """
-    _, log = convert(folder, mapping)
+    summary, log = convert(folder, mapping)
     assert [row["label_sale"] for row in rows_of(log, "outcomes")] == [1]
+    assert not any("every ad of a request was shown" in warning for warning in summary["warnings"])
     write_csv(folder / "requests.csv", ["r", "t"], [["r1", "2026-03-01T12:00:00Z"]])
     with pytest.raises(LogError, match="at least 3 moments, got 1") as raised:
         convert(folder, mapping, "short")
