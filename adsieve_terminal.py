@@ -138,8 +138,18 @@ def _usage(error: TyperException, command: str) -> tuple[str, str, int]:
     named = command if context is None else context.command_path
     if type(error).__name__ == "NoArgsIsHelpError":  # has printed the help
         return "", "", error.exit_code
+    return _refused(error), f"`{named} --help` tells what it takes", error.exit_code
+
+
+def _refused(error: TyperException) -> str:
+    """What is wrong; of a value that its option does not take, with the value and what was expected."""
     message = " ".join(error.format_message().split())
-    return message, f"`{named} --help` tells what it takes", error.exit_code
+    faults = getattr(error.__cause__, "errors", None)
+    if faults is None:
+        return message
+    message = message.replace("Value error, ", "").replace("Input should be", "expected").partition(", unable to")[0]
+    value = repr(faults()[0]["input"])
+    return message if value in message else f"{message}, got {value}"
 
 
 def _commands(group: Any, *, groups: bool = False) -> Iterator[Any]:

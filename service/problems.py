@@ -71,8 +71,20 @@ def problem_of(error: Exception) -> Problem:
         case ArtifactError():
             return _problem(409, "store", str(error))
         case HTTPException():
-            return _problem(error.status_code, "http", str(error.detail))
+            return _problem(error.status_code, "http", _detail(error))
     return _problem(500, "internal", "an unexpected error, see the log")
+
+
+def _detail(error: HTTPException) -> str:
+    """Of a path or method that there is not, what there is."""
+    match error.status_code:
+        case 404:
+            return "no such route; GET /openapi.json lists every route"
+        case 405:
+            return (
+                f"expected {(error.headers or {}).get('Allow', 'another method')}; GET /openapi.json lists every route"
+            )
+    return str(error.detail)
 
 
 def _problem(status: int, kind: str, detail: str, *, field: str | None = None) -> Problem:

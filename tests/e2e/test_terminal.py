@@ -133,7 +133,12 @@ def test_what_is_wrong_is_printed_in_quiet_too(door: Door, log: Path) -> None:
     [
         (("rank", "absent.json", "--store", "s"), 2, "absent.json: no such file", "`adsieve rank --help`"),
         (("simulate", "x", "--sed", "7"), 2, "No such option: --sed", "`adsieve simulate --help`"),
-        (("index", "prune", "--keep", "0"), 2, "Invalid value for '--keep'", "`adsieve index prune --help`"),
+        (
+            ("index", "prune", "--keep", "0"),
+            2,
+            "'--keep': expected greater than or equal to 1, got '0'",
+            "`adsieve index prune --help`",
+        ),
         (("index", "build", "--out", "x"), 2, "Missing option '--ads'", "`adsieve index build --help`"),
         (("index", "purge"), 2, "No such command 'purge'", "`adsieve index --help`"),
         (("simulate", "x", "--preset", "huge"), 2, "preset: expected one of", "docs/reference/configuration.md"),
@@ -179,6 +184,19 @@ def test_every_kind_of_error_has_a_next_step(kind: type[AdsieveError]) -> None:
     told = adsieve_terminal.explained(error, "adsieve rank")
     assert told is not None
     assert told[1] == adsieve_terminal.NEXT_STEPS[kind].format(command="adsieve rank")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--port", "x", "expected a valid integer, got 'x'"),
+        ("--port", "99999", "expected less than or equal to 65535, got '99999'"),
+        ("--role", "foo", "'foo' is not one of 'rank', 'heavy'."),
+    ],
+)
+def test_a_value_that_an_option_does_not_take_is_told(option: str, value: str, told: str, door: Door) -> None:
+    code, _, err = door("serve", "--store", "store", option, value)
+    assert (code, err.splitlines()[0]) == (2, f"error: Invalid value for '{option}': {told}")
 
 
 def test_the_next_step_of_an_error_is_told_as_it_is() -> None:

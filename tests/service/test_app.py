@@ -215,6 +215,8 @@ def test_a_body_too_large_is_refused_declared_or_not(settings, body):
 def test_routes_and_methods_that_do_not_exist_are_problems(client):
     assert_problem(client.get("/nowhere"), 404)
     assert_problem(client.get("/rank"), 405)
+    assert client.get("/nowhere").json()["detail"] == "no such route; GET /openapi.json lists every route"
+    assert client.get("/rank").json()["detail"] == "expected POST; GET /openapi.json lists every route"
 
 
 def test_a_bug_is_a_problem_that_shows_nothing_of_it(client):
