@@ -16,7 +16,7 @@ help:
 	@echo "make check      format, lint, types, import layers"
 	@echo "make test-slow  long kill, fuzz and quality runs"
 	@echo "make test-apt   what needs Debian packages: the report page and the console in Chromium, Redis over TLS (chromium, redis-server, openssl)"
-	@echo "make test-docs  the tutorial, the notebook and the site of docs/ run as they stand        make docs  build the site"
+	@echo "make test-docs  every code block, the tutorial, the notebook and the site of docs/ run as they stand        make docs  build the site"
 	@echo "make bench      the benchmarks, each with its targets checked"
 	@echo "make test-gpu   tests that need a CUDA device        make bench-gpu  benchmarks that need one"
 	@echo "make clean      remove what the other targets made"
