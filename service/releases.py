@@ -192,7 +192,7 @@ def load_release(
         tower.choose_query_engine(bundle, query_engine, threads=engine_threads, gpu=gpu, memory=memory)
     except EngineNotNowError as error:
         log.warning("query tower %s runs on %s meanwhile: %s", release.two_tower, tower.engine, error)
-    log.info("query tower %s runs on %s %s", release.two_tower, tower.engine, "; ".join(map(str, tower.trials)))
+    log.info("query tower %s runs on %s: %s", release.two_tower, tower.engine, "; ".join(map(str, tower.trials)))
     heavy = _heavy(heavy_bundle, serving, engine_threads, heavy_engine, survivors, gpu) if heavy_bundle else None
     objectives = ObjectiveColumns(bundle.schema.objectives, bundle.schema.tasks)
     index_objectives = objectives.from_other(index.manifest.objectives)
