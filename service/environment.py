@@ -14,6 +14,9 @@ from service.settings import Settings
 PREFIX = "ADSIEVE_"
 _NEXT_STEP = "correct the variable; docs/reference/settings.md lists every setting"
 
+_SECRET = "_token"
+"""How settings end whose value is not told."""
+
 OTHERS = (
     *("REDIS_PASSWORD", "REDIS_CA", "REDIS_CERT", "REDIS_KEY"),
     *("REDIS_TIMEOUT_S", "REDIS_ANSWER_TIMEOUT_S", "REDIS_CONNECT_TIMEOUT_S"),
@@ -37,7 +40,8 @@ def load_settings(store: Path | str, local: Path | None = None) -> Settings:
         where = ": ".join((f"{PREFIX}{field.upper()}", *([".".join(path)] if path else [])))
         message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
         message = message.replace("Input should be", "expected").partition(", unable to parse")[0]
-        told = f"{where}: {message}, got {first['input']!r}{_example(field)}"
+        got = "" if field.endswith(_SECRET) else f", got {first['input']!r}"
+        told = f"{where}: {message}{got}{_example(field)}"
         raise ConfigError(told, next_step=_NEXT_STEP) from error
 
 

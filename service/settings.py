@@ -182,6 +182,15 @@ class Settings(BaseSettings):
             raise ValueError("expected http://HOST:PORT")
         return url
 
+    @field_validator("admin_token", "rank_token", "heavy_token")
+    @classmethod
+    def _that_can_be_sent(cls, token: SecretStr | None) -> SecretStr | None:
+        """An empty token would be anybody's, and one with a space or line's end around it nobody's."""
+        text = "x" if token is None else token.get_secret_value()
+        if not text or text != text.strip() or not text.isprintable():
+            raise ValueError("expected a token without white space around it, at least a character; none: unset it")
+        return token
+
     model_config = SettingsConfigDict(env_prefix="ADSIEVE_", frozen=True, extra="forbid")
 
     store: Path | str

@@ -21,6 +21,6 @@ def require_token(authorization: str | None, token: SecretStr | None, *, setting
     wanted = token.get_secret_value() if token else ""
     # Latin-1 gives back the bytes that were sent.
     is_right = hmac.compare_digest(given.strip().encode("latin-1", "replace"), wanted.encode())
-    if token is None or scheme.lower() != "bearer" or not is_right:
+    if not wanted or scheme.lower() != "bearer" or not is_right:
         detail = f"expected the header Authorization: Bearer TOKEN with the token of {setting}"
         raise HttpProblem(401, "token", detail, headers={"WWW-Authenticate": "Bearer"})

@@ -7,11 +7,14 @@ import subprocess
 import sys
 
 import pytest
+from pydantic import SecretStr
 
 import adsieve
 from contracts.errors import ConfigError
 from service.environment import load_settings, unknown_variables
+from service.problems import HttpProblem
 from service.settings import Settings
+from service.tokens import require_token
 
 
 @pytest.fixture
@@ -133,3 +136,26 @@ def test_rank_and_serve_warn_of_variables_that_nobody_reads(tmp_path, monkeypatc
     with caplog.at_level(logging.WARNING), pytest.raises(SystemExit):
         adsieve.main()
     assert told in caplog.messages
+
+
+@pytest.mark.parametrize("name", ["ADMIN_TOKEN", "RANK_TOKEN", "HEAVY_TOKEN"])
+@pytest.mark.parametrize("value", ["", " ", "hidden\n", " hidden", "hid\tden"])
+def test_a_token_that_is_anybodys_or_nobodys_is_refused_and_not_told(tmp_path, variable, name, value):
+    variable(name, value)
+    with pytest.raises(ConfigError) as refused:
+        load_settings(tmp_path)
+    assert str(refused.value).startswith(f"ADSIEVE_{name}: expected a token")
+    assert "hid" not in str(refused.value)
+    variable(name, "hidden")
+    assert getattr(load_settings(tmp_path), name.lower()).get_secret_value() == "hidden"
+
+
+def test_the_values_that_are_not_told_are_all_that_are_secret():
+    secret = {name for name, field in Settings.model_fields.items() if "Secret" in str(field.annotation)}
+    assert secret == {name for name in Settings.model_fields if name.endswith("_token")}
+
+
+def test_an_empty_token_lets_nobody_in():
+    for header in (None, "", "Bearer", "Bearer ", "Bearer x"):
+        with pytest.raises(HttpProblem):
+            require_token(header, SecretStr(""), setting="ADSIEVE_ADMIN_TOKEN")
