@@ -22,7 +22,7 @@ from service.wire import decode
 
 MAX_BODY_BYTES = 64 << 10
 SECURITY: dict[str, Any] = {"security": [{"admin_token": []}]}
-PROBLEMS = (400, 401, 409, 413, 422)
+PROBLEMS = (400, 401, 408, 409, 413, 422)
 
 
 def admin_router(follower: Follower, settings: Settings) -> APIRouter:
