@@ -142,3 +142,16 @@ def release_pages(*arrays: np.ndarray | None) -> None:
             base = base.base
         if isinstance(base, mmap.mmap):
             base.madvise(mmap.MADV_DONTNEED)
+
+
+def joined_rows(first: np.ndarray, second: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Rows of two arrays of one kind, as if the second followed the first.
+
+    Example:
+        >>> joined_rows(np.array([1, 2]), np.array([3]), np.array([2, 0, 1])).tolist()
+        [3, 1, 2]
+    """
+    of_second = rows >= len(first)
+    gathered = first[np.where(of_second, 0, rows)]
+    gathered[of_second] = second[rows[of_second] - len(first)]
+    return gathered

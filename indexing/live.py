@@ -19,10 +19,11 @@ import numpy as np
 from contracts.encoding import Encoded
 from contracts.release import UpdatePosition
 from contracts.schema import FeatureSchema
+from indexing.arrays import joined_rows
 from indexing.blocks import objective_heads
 from indexing.id_keys import Keys, text_keys
 from indexing.index import Index, Pins
-from indexing.live_search import best, is_few, search_scores
+from indexing.live_search import best, current_rows, extra_rows, is_few, search_scores
 from indexing.overlay_files import ACTIVE, GONE, NEWEST, OverlayArrays, map_overlay
 from indexing.overlay_texts import OverlayTexts
 
@@ -163,7 +164,7 @@ class LiveIndex:
         rows = np.asarray(rows)
         if not self._any_own(rows):
             return self.index.valid_from[rows]
-        return self._gather(self.index.valid_from, self._own()["valid_from"], rows)
+        return joined_rows(self.index.valid_from, self._own()["valid_from"], rows)
 
     def excluded(self, advertisers: Sequence[str], rows: np.ndarray) -> np.ndarray | None:
         """Which ads belong to one of ``advertisers``, bool [K]; None where no ad that is known does."""
@@ -186,10 +187,8 @@ class LiveIndex:
         if not self._any_own(rows):
             return base.take(rows)
         own = self._own()
-        scales = None if base.scales is None else self._gather(base.scales, own["scales"], rows)
-        return Pins(
-            self._gather(base.vectors, own["vectors"], rows), self._gather(base.bias, own["bias"], rows), scales
-        )
+        scales = None if base.scales is None else joined_rows(base.scales, own["scales"], rows)
+        return Pins(joined_rows(base.vectors, own["vectors"], rows), joined_rows(base.bias, own["bias"], rows), scales)
 
     def own_pins(self, rows: np.ndarray) -> Pins | None:
         """The pins of all of the index, where ``rows`` [K] are its own (or -1); None where the overlay has some."""
@@ -205,7 +204,7 @@ class LiveIndex:
             return Encoded(block.ids[rows], block.floats[rows])
         own = self._own()
         return Encoded(
-            self._gather(block.ids, own["heavy-ids"], rows), self._gather(block.floats, own["heavy-floats"], rows)
+            joined_rows(block.ids, own["heavy-ids"], rows), joined_rows(block.floats, own["heavy-floats"], rows)
         )
 
     def allowed(
@@ -224,7 +223,7 @@ class LiveIndex:
             masks.append(self._servable[:num_rows])
         elif self._overlay is not None:
             masks.append(~self._overlay.withdrawn[:num_rows])
-        if with_bid and self._any_bid():
+        if with_bid and (self._index_has_bids or (self._overlay is not None and self._overlay.has_bid.any())):
             masks.append(self._has_bid[:num_rows])
         codes, own_codes = self._advertiser_codes(excluded_advertisers)
         if len(codes) + len(own_codes):
@@ -248,35 +247,26 @@ class LiveIndex:
         """
         overlay = self._overlay
         if allowed is not None and is_few(allowed):
-            rows = self._current(np.flatnonzero(allowed))
-            return rows[best(self._search_scores(rows, query_embedding, head_weights), k)]
+            rows = np.flatnonzero(allowed)
+            few = rows if overlay is None else current_rows(overlay, rows)
+            return self._best(few, query_embedding, head_weights, k)
         if overlay is None or not (overlay.num_rows or overlay.num_rebid):
             return self.index.search(query_embedding, head_weights, k, allowed)
         fresh = ~overlay.stale
-        extra = self._extra_rows(overlay, fresh, allowed)
+        self.refresh()
+        extra = extra_rows(overlay, fresh, np.ones(self.num_rows, bool) if allowed is None else allowed)
         if allowed is not None:
             fresh &= allowed[: self._num_ads]
         found = self.index.search(query_embedding, head_weights, k, fresh)
         found = found[overlay.newest[found] == NEWEST]  # a newer row may have come since, and be among the extra ones
-        rows = np.concatenate([found, extra]).astype(np.int64)
-        return rows[best(self._search_scores(rows, query_embedding, head_weights), k)]
+        return self._best(np.concatenate([found, extra]).astype(np.int64), query_embedding, head_weights, k)
 
-    def _search_scores(
-        self, rows: np.ndarray, query_embedding: np.ndarray, head_weights: np.ndarray | None
+    def _best(
+        self, rows: np.ndarray, query_embedding: np.ndarray, head_weights: np.ndarray | None, k: int
     ) -> np.ndarray:
         heads = self._heads[self.objectives(rows)]
-        return search_scores(self.pins(rows), self.bids(rows), heads, query_embedding, head_weights)
-
-    def _current(self, rows: np.ndarray) -> np.ndarray:
-        """Those rows that are here and were not superseded."""
-        overlay = self._overlay
-        if overlay is None or not overlay.num_rows:
-            return rows
-        # The writer marks a row as here after it has marked those that it supersedes: read in this order.
-        own = rows[rows >= self._num_ads]
-        own = own[overlay.rows["is_here"][own - self._num_ads].astype(bool)]
-        rows = np.concatenate([rows[rows < self._num_ads], own])
-        return rows[overlay.newest[rows] == NEWEST]
+        scores = search_scores(self.pins(rows), self.bids(rows), heads, query_embedding, head_weights)
+        return rows[best(scores, k)]
 
     def refresh(self) -> None:
         """Learn the ids of new rows now, so that the next look-up need not."""
@@ -286,17 +276,6 @@ class LiveIndex:
         with self._lock:
             known = len(self._known.ids)
             self._known.add(overlay.texts(known, overlay.num_rows))
-
-    def _extra_rows(self, overlay: OverlayArrays, fresh: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
-        """Rows that the index's own search does not find: current ones of the overlay, and those of another bid."""
-        self.refresh()
-        num_own = (self.num_rows if allowed is None else len(allowed)) - self._num_ads
-        # The writer marks a row as here after it has marked those that it supersedes: read in this order.
-        own = np.flatnonzero(overlay.rows["is_here"][:num_own]) + self._num_ads
-        rebid = overlay.rebid[: overlay.num_rebid]
-        rows = np.concatenate([rebid[~fresh[rebid]], own])
-        rows = rows[overlay.newest[rows] == NEWEST]
-        return rows if allowed is None else rows[allowed[rows]]
 
     def _own(self) -> dict[str, np.ndarray]:
         return {} if self._overlay is None else self._overlay.rows
@@ -310,18 +289,9 @@ class LiveIndex:
             self.refresh()
         return largest >= self._num_ads
 
-    def _gather(self, base: np.ndarray, own: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        mine = rows >= self._num_ads
-        gathered = base[np.where(mine, 0, rows)]
-        gathered[mine] = own[rows[mine] - self._num_ads]
-        return gathered
-
     def _advertiser_codes(self, advertisers: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Codes of advertisers in the index, and in the overlay; those that have no ad are left out."""
         if not advertisers:
             return np.zeros(0, np.int32), np.zeros(0, np.int32)
         codes = self.index.advertiser_ids.lookup(list(advertisers))
         return codes[codes >= 0], self._known.codes(advertisers)
-
-    def _any_bid(self) -> bool:
-        return self._index_has_bids or (self._overlay is not None and bool(self._overlay.has_bid.any()))

@@ -1,12 +1,14 @@
-"""Exhaustive scores of the few ads that the search of an index knows as they were.
+"""The few ads that the search of an index knows as they were or not at all, and their exhaustive scores.
 
 The same measure as the search's own: ``log bid + w_h logit_h``, h being the head that the ad's objective pays for; see
-``indexing.retrieval``. Shapes: K ads, H heads, D width of a head's vector.
+``indexing.retrieval``. Rows below A are the index's, the others its overlay's. Shapes: A ads of the index, K ads, H
+heads, D width of a head's vector.
 """
 
 import numpy as np
 
 from indexing.index import Pins
+from indexing.overlay_files import NEWEST, OverlayArrays
 from indexing.retrieval import IMPRESSION, log_bid
 from towers.serving import score
 
@@ -45,3 +47,31 @@ def best(scores: np.ndarray, k: int) -> np.ndarray:
     if len(usable) > k:
         usable = usable[np.argpartition(-scores[usable], k - 1)[:k]] if k else usable[:0]
     return usable[np.argsort(-scores[usable], kind="stable")]
+
+
+def current_rows(overlay: OverlayArrays, rows: np.ndarray) -> np.ndarray:
+    """Those rows that are here and were not superseded."""
+    if not overlay.num_rows:
+        return rows
+    num_ads = len(overlay.stale)
+    # The writer marks a row as here after it has marked those that it supersedes: read in this order.
+    own = rows[rows >= num_ads]
+    own = own[overlay.rows["is_here"][own - num_ads].astype(bool)]
+    rows = np.concatenate([rows[rows < num_ads], own])
+    return rows[overlay.newest[rows] == NEWEST]
+
+
+def extra_rows(overlay: OverlayArrays, fresh: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """Rows that the index's own search does not find: current ones of the overlay, and those of another bid.
+
+    Args:
+        fresh: Whether the search knows a row of the index as it is, bool [A].
+        allowed: Which rows may be found, bool; those of the overlay that it does not reach to are too new.
+    """
+    num_ads = len(fresh)
+    # The writer marks a row as here after it has marked those that it supersedes: read in this order.
+    own = np.flatnonzero(overlay.rows["is_here"][: len(allowed) - num_ads]) + num_ads
+    rebid = overlay.rebid[: overlay.num_rebid]
+    rows = np.concatenate([rebid[~fresh[rebid]], own])
+    rows = rows[overlay.newest[rows] == NEWEST]
+    return rows[allowed[rows]]

@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 
 from service.api import Ads, Degraded, Dropped, Explain, RankRequest, RankResponse, Timing
-from service.candidates import Resolved
 from service.explaining import explain
 from service.features import FeatureNotes
 from service.heavy import HeavyScores
 from service.light import Ranking, Scored
+from service.pools import Resolved
 from service.request_inputs import RequestInputs
 
 

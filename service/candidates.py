@@ -7,64 +7,18 @@ of an index, H heads, D width of a head's vector.
 
 import math
 from collections.abc import Sequence
-from enum import IntEnum
 
-import msgspec
 import numpy as np
 
 from contracts import compiled
 from contracts.errors import RequestError
 from indexing.id_keys import may_repeat
-from service.api import Dropped
+from service.pools import Pool, Reason, Resolved, fill_bids
 from service.releases import LoadedRelease
 from service.settings import Settings
 from service.wire import CandidateColumns
 
-
-class Reason(IntEnum):
-    """Why a candidate is not ranked; the names are those of ``Dropped``."""
-
-    KEPT = 0
-    DUPLICATE = 1
-    UNKNOWN = 2
-    SCENARIO = 3
-    INACTIVE = 4
-    FILTERED = 5
-    BID = 6
-
-
-_NAMES = tuple(reason.name.lower() for reason in Reason)
 _KEPT, _INACTIVE = int(Reason.KEPT), int(Reason.INACTIVE)  # NumPy takes long over a member of an enumeration
-
-
-class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """The ads that one release ranks.
-
-    ``positions`` [P] are ascending places in the request, or in what was retrieved; ``rows`` [P] rows of the index, -1
-    for an unknown ad that is scored; ``bids`` float64 [P]; ``objectives`` [P] codes of the release.
-    """
-
-    positions: np.ndarray
-    rows: np.ndarray
-    bids: np.ndarray
-    objectives: np.ndarray
-
-
-class Resolved(msgspec.Struct, frozen=True, kw_only=True):
-    """One pool for each release, and the reason of every candidate [C]; empty for retrieved ads."""
-
-    pools: list[Pool]
-    reasons: np.ndarray
-
-    def dropped(self, ids: Sequence[str]) -> Dropped:
-        """The ids of what is not ranked, by reason."""
-        if not self.reasons.any():
-            return Dropped()
-        lists: dict[str, list[str]] = {}
-        places = self.reasons.nonzero()[0]
-        for place, reason in zip(places.tolist(), self.reasons[places].tolist(), strict=True):
-            lists.setdefault(_NAMES[reason], []).append(ids[place])
-        return Dropped(**lists)
 
 
 def resolve(
@@ -99,7 +53,7 @@ def resolve(
     if any(invalid):
         _mark_invalid_bids(bids, reasons, settings)
     pools = [_pool(columns, loaded, owner, owners, reasons, rows, bids) for owner, loaded in enumerate(releases)]
-    return Resolved(pools=_fill_bids(pools, reasons, settings), reasons=reasons)
+    return Resolved(pools=fill_bids(pools, reasons, settings), reasons=reasons)
 
 
 def retrieve(
@@ -129,7 +83,7 @@ def retrieve(
         positions = np.arange(start, start + len(rows))
         start += len(rows)
         pools.append(Pool(positions=positions, rows=rows, bids=bids, objectives=objectives))
-    return Resolved(pools=_fill_bids(pools, np.zeros(start, np.int8), settings), reasons=np.zeros(0, np.int8))
+    return Resolved(pools=fill_bids(pools, np.zeros(start, np.int8), settings), reasons=np.zeros(0, np.int8))
 
 
 def _mark_duplicates(ids: list[str], reasons: np.ndarray, settings: Settings) -> None:
@@ -288,27 +242,3 @@ def _objectives(names: list[str | None], loaded: LoadedRelease, places: np.ndarr
             )
     given = np.array([-1 if name is None else loaded.objectives.codes[name] for name in wanted], np.intp)
     return np.where(given >= 0, given, codes)
-
-
-def _fill_bids(pools: list[Pool], reasons: np.ndarray, settings: Settings) -> list[Pool]:
-    """Settle what an ad without any bid counts as; all pools together, as they compete."""
-    if not any(np.isnan(pool.bids).any() for pool in pools):
-        return pools
-    bids = np.concatenate([pool.bids for pool in pools])
-    present = bids[~np.isnan(bids)]
-    if len(present) == 0 or settings.missing_bids == "median":
-        stand_in = 1.0 if len(present) == 0 else float(np.median(present))
-        return [_replaced(pool, bids=np.where(np.isnan(pool.bids), stand_in, pool.bids)) for pool in pools]
-    for pool in pools:
-        reasons[pool.positions[np.isnan(pool.bids)]] = Reason.BID
-    return [_taken(pool, ~np.isnan(pool.bids)) for pool in pools]
-
-
-def _replaced(pool: Pool, *, bids: np.ndarray) -> Pool:
-    return Pool(positions=pool.positions, rows=pool.rows, bids=bids, objectives=pool.objectives)
-
-
-def _taken(pool: Pool, kept: np.ndarray) -> Pool:
-    return Pool(
-        positions=pool.positions[kept], rows=pool.rows[kept], bids=pool.bids[kept], objectives=pool.objectives[kept]
-    )

@@ -25,8 +25,8 @@ from engines.names import has_nvidia_gpu
 from engines.resident import Best, ResidentPins
 from engines.select import median_ms
 from indexing.live import LiveIndex
-from service.candidates import Pool
 from service.light import Scored, ScoredPool, score_here, score_pool, scored_of
+from service.pools import Pool
 from service.releases import LoadedRelease
 from towers.serving import score
 

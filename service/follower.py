@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from contracts.release import Release
@@ -159,7 +159,8 @@ class Follower:
             self._held_before = self._snapshot.loaded()  # what was first may become second
             for scenario in scenarios:
                 self._follow(scenario, retry_failed)
-            self._follow_seconds(retry_failed)
+            for kind, scenario, name, _ in self.wanted_seconds:
+                self._follow_second(kind, scenario, name, retry_failed)
             if self.devices.has_news():
                 self.attempt("engines", self._renew_engines)
             if {id(loaded) for loaded in self._held_before} != {id(loaded) for loaded in self._snapshot.loaded()}:
@@ -241,12 +242,8 @@ class Follower:
             if scenario not in self._snapshot.releases:
                 self._fall_back(scenario)
 
-    def _follow_seconds(self, retry_failed: bool) -> None:
-        """Hold the second releases that the settings name, for splits and shadows."""
-        for kind, scenario, name, _ in self.wanted_seconds:
-            self._follow_second(kind, scenario, name, retry_failed)
-
     def _follow_second(self, kind: Kind, scenario: str, name: str, retry_failed: bool) -> None:
+        """Hold a second release that the settings name, for a split or a shadow."""
         key, release_id = f"{scenario} ({kind})", name
         try:
             release = second_release(self._store, scenario, name)
@@ -287,26 +284,14 @@ class Follower:
         log.info("scenario %s is served by release %s", loaded.scenario, loaded.release.release_id)
 
     def _fall_back(self, scenario: str) -> None:
-        for name in self._older(scenario):
-            try:
-                self._serve(self._loader.load(self._store.release(scenario, name), self._snapshot))
-                return
-            except StoppingError:
-                return
-            except Exception as error:
-                log.error("release %s of %s is refused too: %s", name, scenario, error)
+        older = self._loader.load_older(scenario, self._snapshot)
+        if older is not None:
+            self._serve(older)
 
     def _tidy_overlays(self) -> None:
         """Keep those of indexes that serve or that a rollback can reach."""
         held = self._snapshot.loaded()
         self._overlays.keep({_overlay_of(loaded) for loaded in held}, {loaded.versions.index for loaded in held})
-
-    def _older(self, scenario: str) -> Sequence[str]:
-        try:
-            return self._store.names(scenario)[1:]
-        except Exception as error:
-            log.error("releases of %s cannot be listed: %s", scenario, error)
-            return ()
 
 
 def _overlay_of(loaded: LoadedRelease) -> str:

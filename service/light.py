@@ -13,7 +13,7 @@ import numpy as np
 from contracts import compiled
 from contracts.probability import sigmoid
 from contracts.utility import top_positions
-from service.candidates import Pool
+from service.pools import Pool
 from service.releases import LoadedRelease
 from towers.serving import score, score_rows
 

@@ -18,13 +18,14 @@ import numpy as np
 from service.ages import age_warnings
 from service.answer import Result, build_response
 from service.api import Degraded, RankRequest, RankResponse, Timing
-from service.candidates import Resolved, resolve, retrieve
+from service.candidates import resolve, retrieve
 from service.deadline import Deadline, DeadlineError
 from service.experiments import split_users
 from service.features import FeatureNotes
 from service.heavy import HeavyCall, HeavyScores, heavy_calls, heavy_scores
 from service.heavy_runner import DirectRunner, HeavyRunner, results_of, start_calls, unavailable
 from service.light import Ranking, Scored, score_pool
+from service.pools import Resolved
 from service.query_towers import DirectTowers, QueryTowers
 from service.releases import LoadedRelease, Snapshot
 from service.request_inputs import RequestInputs, request_inputs

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from contracts.errors import ArtifactError
 from contracts.release import Release
@@ -84,3 +84,24 @@ class ReleaseLoader:
         num_requests = warm_up(loaded, settings, self._heavy.runner)
         log.info("release %s loaded, warmed up with %d saved requests", release.release_id, num_requests)
         return loaded
+
+    def load_older(self, scenario: str, serving: Snapshot) -> LoadedRelease | None:
+        """The newest release of a scenario, but for the last, that may serve.
+
+        None where none may, or the process is about to end.
+        """
+        for name in self._older(scenario):
+            try:
+                return self.load(self._store.release(scenario, name), serving)
+            except StoppingError:
+                return None
+            except Exception as error:
+                log.error("release %s of %s is refused too: %s", name, scenario, error)
+        return None
+
+    def _older(self, scenario: str) -> Sequence[str]:
+        try:
+            return self._store.names(scenario)[1:]
+        except Exception as error:
+            log.error("releases of %s cannot be listed: %s", scenario, error)
+            return ()

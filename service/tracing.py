@@ -11,8 +11,8 @@ import numpy as np
 
 from contracts.probability import sigmoid
 from service.api import CandidateTrace, Stage
-from service.candidates import Reason
 from service.light import Ranking, Scored
+from service.pools import Reason
 
 if TYPE_CHECKING:
     from service.answer import Result

@@ -15,10 +15,10 @@ from engines.resident import ResidentPins
 from indexing.live import LiveIndex
 from indexing.overlay_private import private_live_index
 from indexing.update_record import Content, Update
-from service.candidates import Pool
 from service.deadline import Deadline
 from service.device_light import DeviceLight, open_device, with_device
 from service.light import score_here, score_pool
+from service.pools import Pool
 from service.ranker import rank
 from service.releases import Snapshot, load_release
 from service.wire import decode_request

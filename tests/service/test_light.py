@@ -4,8 +4,8 @@ import numpy as np
 
 from contracts import compiled
 from service import light
-from service.candidates import Pool
 from service.light import score_pool
+from service.pools import Pool
 
 
 def test_chunks_change_nothing(snapshot, monkeypatch):

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexing.live_search import is_few
+from indexing.live_search import current_rows, is_few, search_scores
 from indexing.update_record import Content, Update
 
 LATER = 2 * 10**15
@@ -46,6 +46,6 @@ def test_the_best_of_a_few_are_those_of_all(day: Any, built: Any, active: list[s
         query, weights = rng.normal(size=(2, 6)).astype(np.float32), rng.random(2)
         mask = rng.random(live.num_rows) < 0.5
         found = live.search(query, weights, 10, mask)
-        few = live._current(np.flatnonzero(mask))
-        scores = live._search_scores(few, query, weights)
+        few = current_rows(live._overlay, np.flatnonzero(mask))
+        scores = search_scores(live.pins(few), live.bids(few), live._heads[live.objectives(few)], query, weights)
         assert sorted(found) == sorted(few[np.argsort(-scores, kind="stable")[:10]])
