@@ -1,4 +1,4 @@
-"""Metrics of a heavy ranker as its commands print them; one that is undefined is a dash, with the reason."""
+"""Metrics of a heavy ranker as its commands print them, with a remark where one is undefined or the model worthless."""
 
 import math
 from pathlib import Path
@@ -24,7 +24,7 @@ def print_metrics(slices: dict[str, Any]) -> None:
         for source, tasks in sources.items():
             for task, told in tasks.items():
                 values = (number(told[metric], digits) for metric, (_, digits) in _COLUMNS.items())
-                found.add_row(name, task, source, f"{told['rows']:,}", *values, _why_undefined(told))
+                found.add_row(name, task, source, f"{told['rows']:,}", *values, _remark(told))
     console().print(found)
 
 
@@ -49,10 +49,11 @@ def outcome_of(summary: "RunSummary", log: Path) -> Outcome:
     )
 
 
-def _why_undefined(found: dict[str, Any]) -> str:
+def _remark(found: dict[str, Any]) -> str:
+    """Why a metric is undefined, or that the model is worthless here."""
     rows, positives = found["rows"], found["positives"]
     if not rows:
         return "no row has a label"
     if positives in (0, rows):
         return f"no {'negatives' if positives else 'positives'} among {rows:,} rows"
-    return ""
+    return "no better than always predicting the mean" if (found["normalised_entropy"] or 0.0) >= 1.0 else ""

@@ -107,8 +107,11 @@ def test_metrics_without_positives_are_dashes_with_the_reason(capsys):
     print_metrics({"validation": {"model": found}})
     click, order, returned = capsys.readouterr().out.strip().splitlines()[2:]
     assert " ".join(click.split()[3:]) == "2 0.6931 - - - no positives among 2 rows"
-    assert " ".join(order.split()[3:]) == "2 0.6931 1.0000 0.5000 1.000"
+    assert " ".join(order.split()[3:]) == "2 0.6931 1.0000 0.5000 1.000 no better than always predicting the mean"
     assert " ".join(returned.split()[3:]) == "0 - - - - no row has a label"
+    good = task_metrics(("click",), np.array([[-3.0], [3.0]]), np.array([[0.0], [1.0]]), np.ones(2))
+    print_metrics({"validation": {"model": good}})
+    assert "no better" not in capsys.readouterr().out
 
 
 def test_a_missing_source_of_a_warm_start_is_told_before_anything_is_read(invoke, schema, log_directory, tmp_path):
