@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from msgspec import structs
 
-from contracts.errors import RequestError
+from contracts.errors import ArtifactError, RequestError
 from contracts.release import Release
 from engines.device_memory import DeviceMemory
 from engines.gpu import Gpu
@@ -109,7 +109,10 @@ class ConsoleRanking:
         if wanted not in kept:
             known = ", ".join(kept) or "none"
             raise RequestError(f"scenario {scenario!r} keeps no release {wanted!r}; it has: {known}", field="against")
-        return self._load(kept[wanted], store, serving, snapshot)
+        try:
+            return self._load(kept[wanted], store, serving, snapshot)
+        except OSError as error:  # it was pruned meanwhile, or its disk fails
+            raise ArtifactError(f"release {wanted!r} of scenario {scenario!r} cannot be read: {error}") from error
 
     def _load(
         self, release: Release, store: DirectoryStore, serving: LoadedRelease, snapshot: Snapshot

@@ -189,6 +189,21 @@ def test_a_rollback_moves_only_what_its_caller_saw(own_admin, own_world):
     assert (moved.status_code, moved.json()["release_id"]) == (200, first.release_id)
 
 
+def test_a_release_that_is_pruned_while_it_loads_is_told_and_no_fault(own_admin, own_world, body, monkeypatch):
+    first = own_world.store.current("shopping")
+    own_world.publish("shopping", 1)
+    own_admin.post("/admin/reload")
+
+    def gone(*given, **options):
+        raise FileNotFoundError(2, "No such file or directory", "weights.safetensors")
+
+    monkeypatch.setattr(console_ranking, "load_release", gone)
+    answer = own_admin.post(RANK, json={"request": body, "against": first.release_id})
+    assert answer.status_code == 409
+    assert f"{first.release_id!r} of scenario 'shopping' cannot be read" in answer.json()["detail"]
+    assert own_admin.post(RANK, json={"request": body}).status_code == 200
+
+
 def test_saved_requests_are_listed_and_each_is_one_that_ranks(admin, snapshot):
     listed = admin.get("/admin/console/requests").json()["requests"]
     assert [(one["scenario"], one["number"]) for one in listed] == [
