@@ -33,6 +33,7 @@ DAYS = 30
 LIBRARIES = ("openvino", "onnxruntime", "onnxruntime-gpu", "torch", "tensorrt", "numpy")
 PATIENCE_S = 60.0
 """So long a process waits for another that compares; then it compares for itself."""
+_LOCK = ".lock"
 _CPU_FIELDS = ("model name", "flags")
 _DAY_S = 86_400
 
@@ -64,6 +65,7 @@ class EngineMemory:
             for path in self.path.parent.glob("*.json"):
                 if not _is_recent(path):
                     path.unlink(missing_ok=True)
+                    path.with_suffix(_LOCK).unlink(missing_ok=True)
 
     def choose(self, names: Sequence[str], select: Callable[[Sequence[str]], Selection[Loaded]]) -> Selection[Loaded]:
         """The engine that is remembered, where it is among these and passes; else the fastest, from now on remembered.
@@ -79,7 +81,7 @@ class EngineMemory:
         found = _passing(known, names, select)
         if found is not None:
             return found
-        with one_at_a_time(self.path.with_suffix(".lock"), limit_s=PATIENCE_S):
+        with one_at_a_time(self.path.with_suffix(_LOCK), limit_s=PATIENCE_S):
             later = self.recall()  # what another process found meanwhile
             found = None if later == known else _passing(later, names, select)
             if found is None:
