@@ -10,8 +10,10 @@ import asyncio
 import logging
 import select
 import socket
+import sys
 import time
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable, MutableSequence, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 log = logging.getLogger(__name__)
@@ -25,6 +27,8 @@ STEP_S = 0.001
 """Between two looks at whether it took it."""
 _BLAMED_S = 1.0
 """How long it counts against a sibling that it left a connection waiting, unless it took or lost one meanwhile."""
+_MOST = 64
+"""Taken in one go, so that requests are not kept waiting."""
 _FULL_S = 1.0
 """Pause where this process may open no file more; asyncio's."""
 
@@ -38,7 +42,7 @@ class _Blame(NamedTuple):
 
 
 class Balance:
-    """Tells whose turn it is to take a connection.
+    """Tells which connections are this worker's to take: those that it would get if all went to whoever has fewest.
 
     A sibling that is stopped or dead delays a connection by ``PATIENCE_S``, the next ones by half of what they waited
     before, and soon not at all: all of a second together by less than twice ``PATIENCE_S``.
@@ -65,24 +69,26 @@ class Balance:
         """Tell siblings that this worker takes none."""
         self.post(ABSENT)
 
-    def is_ours(self) -> bool:
-        """Whether to take the connection that waits; where not, ask again after ``STEP_S`` if it still waits."""
+    def ours(self, waiting: int) -> int:
+        """How many of the connections that wait to take; where none, ask again after ``STEP_S`` if they still wait."""
         now, counts = self._clock(), list(self._counts)
-        fewer = [place for place, count in enumerate(counts) if ABSENT < count < counts[self._place]]
-        waited_for = [place for place in fewer if self._patience_s(place, counts[place], now)]
-        if not waited_for:
+        own = counts[self._place]
+        siblings = {place: count for place, count in enumerate(counts) if count != ABSENT and place != self._place}
+        trusted = {place: count for place, count in siblings.items() if self._patience_s(place, count, now)}
+        share = level([own, *trusted.values()], waiting) - own
+        if share > 0:
             self._waits_since = None
-            return True
-        first = min(waited_for, key=counts.__getitem__)
+            return share
         if self._waits_since is None:
             self._waits_since = now
+        first = min(trusted, key=trusted.__getitem__)
         patience_s = self._patience_s(first, counts[first], now)
         if now - self._waits_since < patience_s:
-            return False
+            return 0
         halved = patience_s / 2
         self._blames[first] = _Blame(counts[first], halved if halved >= STEP_S else 0.0, now + _BLAMED_S)
         self._waits_since = None
-        return True
+        return 1
 
     def was_taken(self) -> None:
         """A sibling took what was left to it."""
@@ -91,6 +97,31 @@ class Balance:
     def _patience_s(self, place: int, count: int, now: float) -> float:
         blame = self._blames.get(place)
         return PATIENCE_S if blame is None or blame.connections != count or now > blame.until else blame.patience_s
+
+
+def level(counts: Sequence[int], more: int) -> int:
+    """How many the fewest hold after ``more`` went one by one to whoever had fewest, the larger one where they differ.
+
+    Example:
+        >>> level([0, 5, 1], 4), level([3, 3], 1), level([9, 2], 100)
+        (3, 4, 56)
+    """
+    ordered = sorted(counts)
+    for number, (count, following) in enumerate(pairwise(ordered), 1):
+        room = number * (following - count)
+        if more <= room:
+            return count - (-more // number)
+        more -= room
+    return ordered[-1] - (-more // len(ordered))
+
+
+def waiting_at(listener: socket.socket) -> int:
+    """How many connections wait to be taken, at least 1: a listening socket's ``tcpi_unacked`` (Linux, tcp(7))."""
+    try:
+        told = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 28)
+    except (OSError, AttributeError):
+        return 1
+    return max(1, int.from_bytes(told[24:28], sys.byteorder))
 
 
 class Connections(set[Any]):
@@ -106,11 +137,11 @@ class Connections(set[Any]):
 
 
 class BalancedServer:
-    """Takes connections one at a time, when it is this worker's turn. ``close`` and ``wait_closed`` are as asyncio's.
+    """Takes the connections that are this worker's share. ``close`` and ``wait_closed`` are as asyncio's.
 
     Args:
         listener: Bound; shared with the other workers.
-        balance: Whose turn it is.
+        balance: Tells the share.
         make: The protocol of a new connection, which is in ``connections`` from ``connection_made`` to
             ``connection_lost``.
     """
@@ -155,10 +186,12 @@ class BalancedServer:
         self._loop.add_reader(self._listener, self._on_connection)
 
     def _on_connection(self) -> None:
-        if self._balance.is_ours():
-            self._take()
-        else:
+        share = self._balance.ours(waiting_at(self._listener))
+        if not share:
             self._wait(STEP_S)
+        for _ in range(min(share, _MOST)):
+            if not self._take():
+                return
 
     def _wait(self, seconds: float) -> None:
         self._loop.remove_reader(self._listener)  # else it would be called over and over

@@ -69,9 +69,9 @@ class Settings(BaseSettings):
         survivors: Ads kept for the heavy ranker when the request does not say.
         timeout_ms: Deadline when the request does not say; None is no deadline.
         max_in_flight: Requests being read, waiting or ranked; more get 503 at once.
-        max_waiting: Requests in line that may wait or be ranked once the line has not been empty for ``burst_ms``; more
-            get 503 at once, so that under a load beyond what the process can do the others are answered in time.
-        burst_ms: How long the line may grow to ``max_in_flight``.
+        max_waiting: Requests in line that may wait or be ranked, once as many were answered and the line was not empty
+            meanwhile; more get 503 at once, so that under a load beyond what the process can do the others are answered
+            in time. Until then a line may grow to ``max_in_flight``.
         retry_after_s: What a 503 tells the caller to wait.
 
     Policies:
@@ -205,7 +205,6 @@ class Settings(BaseSettings):
     timeout_ms: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_MS)] | None = None
     max_in_flight: Count = 64
     max_waiting: Count = 12
-    burst_ms: Annotated[float, Field(ge=0, le=60_000)] = 100.0
     retry_after_s: Count = 1
 
     unknown_ads: Literal["drop", "score"] = "drop"

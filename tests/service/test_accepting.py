@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from service.accepting import ABSENT, PATIENCE_S, STEP_S, Balance
+from service.accepting import ABSENT, PATIENCE_S, STEP_S, Balance, waiting_at
 
 PLACES = 3
 ASK = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -215,7 +215,7 @@ def test_a_connection_is_left_to_a_sibling_with_fewer_for_a_while_only():
     def waited() -> float:
         """Until the connection that waits is ours."""
         start = now[0]
-        while not balance.is_ours():
+        while not balance.ours(1):
             now[0] += STEP_S / 8
         return now[0] - start
 
@@ -227,9 +227,29 @@ def test_a_connection_is_left_to_a_sibling_with_fewer_for_a_while_only():
     assert waited() == 0
     counts[0] = 4
     now[0] += 1.0
-    assert not balance.is_ours()
+    assert not balance.ours(1)
     now[0] += PATIENCE_S
     balance.was_taken()
     assert waited() == pytest.approx(PATIENCE_S, abs=STEP_S)
     balance.leave()
     assert counts == [ABSENT, 3, ABSENT, 3]
+
+
+def test_of_many_that_wait_each_takes_what_it_lacks():
+    counts = [4, 0, ABSENT, 1]
+    taken = []
+    for place in (0, 1, 3):
+        taken.append(Balance(counts, place).ours(13 - sum(taken)))
+        counts[place] += taken[-1]
+    assert taken == [2, 6, 5]
+    assert counts == [6, 6, ABSENT, 6]
+
+
+def test_a_listening_socket_tells_how_many_wait():
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as listener, ExitStack() as stack:
+        for count in range(1, 5):
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+            assert waiting_at(listener) == count
+        listener.accept()[0].close()
+        assert waiting_at(listener) == 3
+    assert waiting_at(listener) == 1  # closed: it is not told

@@ -11,7 +11,7 @@ from service.problems import HttpProblem
 
 @pytest.fixture
 def limits(settings):
-    return settings.model_copy(update={"max_in_flight": 5, "max_waiting": 2, "burst_ms": 100})
+    return settings.model_copy(update={"max_in_flight": 5, "max_waiting": 2})
 
 
 def test_what_is_in_flight_is_told_and_limited(limits):
@@ -28,24 +28,37 @@ def test_what_is_in_flight_is_told_and_limited(limits):
 
 
 def test_a_burst_may_stand_in_line_and_a_line_that_never_empties_is_kept_short(limits):
-    now = [0.0]
-    admission = Admission(limits, lambda count: None, clock=lambda: now[0])
-    with ExitStack() as others, ExitStack() as last:
-        for _ in range(4):
-            others.enter_context(admission.in_line())
-        now[0] = 0.1
-        last.enter_context(admission.in_line())  # the burst may last so long
-        now[0] = 0.101
-        with pytest.raises(HttpProblem, match="5 requests wait and more come than can be answered") as refused:
-            others.enter_context(admission.in_line())
-        assert (refused.value.status, refused.value.kind) == (503, "overloaded")
+    admission = Admission(limits, lambda count: None)
+    with ExitStack() as one, ExitStack() as two, ExitStack() as others:
+        for place in (one, two, others, others):
+            place.enter_context(admission.in_line())
+        one.close()  # one was answered, as many as may wait were not
+        others.enter_context(admission.in_line())
+        with admission.admitted():
+            pass
+        two.close()
+        for refuses in (admission.admitted, admission.in_line):
+            with pytest.raises(HttpProblem, match="3 requests wait and more come than can be answered") as refused:
+                others.enter_context(refuses())
+            assert (refused.value.status, refused.value.kind) == (503, "overloaded")
         others.close()
-        last.enter_context(admission.in_line())  # one of two places is free
-        with pytest.raises(HttpProblem, match="2 requests wait"):
-            last.enter_context(admission.in_line())
-        last.close()
-        for _ in range(4):  # the line was empty: another burst may begin
-            last.enter_context(admission.in_line())
+        with ExitStack() as last:  # the line was empty: another burst may begin
+            for _ in range(4):
+                last.enter_context(admission.in_line())
+
+
+def test_in_an_overload_as_many_wait_as_may(limits):
+    admission = Admission(limits, lambda count: None)
+    waiting = [ExitStack() for _ in range(6)]
+    for stack in waiting[:4]:
+        stack.enter_context(admission.in_line())
+    for stack in waiting[:3]:
+        stack.close()
+    waiting[4].enter_context(admission.in_line())  # one of two places is free
+    with pytest.raises(HttpProblem, match="2 requests wait"):
+        waiting[5].enter_context(admission.in_line())
+    for stack in waiting:
+        stack.close()
 
 
 def test_between_two_turns_the_loop_does_what_came_meanwhile():
