@@ -102,7 +102,7 @@ class Runner:
             text=True, check=False,
         )  # fmt: skip
         told = done.stdout + done.stderr
-        self.printed += told
+        self.printed += f"{told}\n"
         refused = bool(step.shown) and step.shown[0].startswith("error:")
         if (done.returncode != 0) != refused:
             raise AssertionError(f"$ {command}\nexit code {done.returncode}\n{told}")

@@ -197,10 +197,9 @@ def redis_url(made: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 @pytest.mark.docs
 @pytest.mark.timeout(3600)
-def test_the_readme_ranks_what_it_says(made: Any) -> None:
+def test_the_readme_ranks_its_ads_in_its_order(made: Any) -> None:
     answers = [json.loads(line) for line in made.printed.splitlines() if line.startswith('{"request_id"')]
     assert [answer["ads"]["ids"] for answer in answers] == [README_ANSWER]
-    assert answers[0]["degraded"] is None
 
 
 @pytest.mark.docs
