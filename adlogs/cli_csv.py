@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from contracts.console import Json, console, print_json, table, warn
-from contracts.errors import InputError
+from contracts.errors import InputError, LogError
 
 
 def csv(
@@ -27,6 +27,14 @@ def csv(
     The files are one table of impressions, perhaps with tables of users and ads beside it, or requests, candidates and
     ads apart. The log is checked and appears whole, or the first fault is told with file, line, column and value.
     """
+    try:
+        _csv(source, out, mapping, propose, as_json)
+    except LogError as error:
+        error.next_step = error.next_step or "mend what the line above names, and run the same command again"
+        raise
+
+
+def _csv(source: Path, out: Path | None, mapping: Path | None, propose: Path | None, as_json: bool) -> None:
     if propose is not None:
         if mapping is not None or out is not None:
             raise InputError("--propose: writes a mapping and converts nothing; expected neither --mapping nor --out")

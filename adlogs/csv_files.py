@@ -87,7 +87,7 @@ def header_of(path: Path, separator: str) -> list[str]:
         try:
             names = next(csv.reader(text, delimiter=separator), None)
         except UnicodeDecodeError as error:
-            raise LogError(f"{path}, line 1: {error.reason}, expected UTF-8 text") from error
+            raise _no_utf8(path, 1, error) from error
     if not names:
         raise LogError(f"{path}: is empty, expected a first line with the names of the columns")
     names[0] = names[0].removeprefix("\ufeff")
@@ -155,10 +155,17 @@ def _broken(path: Path, header: list[str], format_: CsvFormat, error: pa.ArrowIn
                     return LogError(f"{path}, line {line}: another number of fields, {expected}")
                 line = lines.line_num + 1
         except UnicodeDecodeError as wrong:
-            return LogError(f"{path}, line {line} or later: {wrong.reason}, expected UTF-8 text")
+            return _no_utf8(path, line, wrong)
         except csv.Error as wrong:
             return LogError(f"{path}, line {line}: {wrong}, expected CSV")
     return LogError(f"{path}: {' '.join(str(error).split())}, expected CSV with a line of names first")
+
+
+def _no_utf8(path: Path, line: int, error: UnicodeDecodeError) -> LogError:
+    return LogError(
+        f"{path}, line {line} or later: {error.reason}, expected UTF-8 text",
+        next_step="write it as UTF-8, such as by iconv -f WINDOWS-1252 -t UTF-8 for what Excel saves in Western Europe",
+    )
 
 
 def _text(path: Path) -> io.TextIOWrapper:

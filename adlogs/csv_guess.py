@@ -21,6 +21,8 @@ TIME_FORMATS = (
     "%m/%d/%Y %H:%M:%S",
     "%d/%m/%Y %H:%M",
     "%m/%d/%Y %H:%M",
+    "%m/%d/%Y %I:%M:%S %p",
+    "%m/%d/%Y %I:%M %p",
 )
 _INTEGER = r"^\s*-?(0|[1-9]\d*)(\.0+)?\s*$"
 _DECIMAL_COMMA = r"^\s*-?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?\s*$"

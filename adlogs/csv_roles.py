@@ -102,7 +102,8 @@ def find_roles(files: list[SampledFile]) -> Roles:
     time = _first_hinted(times, TIME_FIRST)
     if time is None and requests is None:
         raise LogError(
-            f"{facts.path}: no column looks like a moment, expected when each row happened; found {facts.columns}"
+            f"{facts.path}: no column looks like a moment, expected when each row happened; found {facts.columns}",
+            next_step="write times as 2026-03-01T12:00:00Z, or write the mapping yourself: `format` says how they are",
         )
     ids = [name for name in facts.columns if _is_id(facts, name) and name not in (request, *labels)]
     ads = _ads(joins, ids)

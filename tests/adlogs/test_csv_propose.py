@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from adlogs.cli_csv import csv as csv_command
 from adlogs.csv_mapping import CsvMapping
 from adlogs.csv_propose import propose_mapping
 from contracts.config import load_config
@@ -115,6 +116,27 @@ def test_decimal_commas_and_lists_of_whole_numbers(tmp_path: Path) -> None:
     assert found["notes"] == [
         "no outcome was found: name the column of clicks or the like label_click; of 0 and 1 are flag"
     ]
+
+
+def test_what_to_do_about_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_bytes("time,ad,stadt\n2026-03-01,a,Köln\n".encode("latin-1"))
+    with pytest.raises(LogError, match="expected UTF-8") as raised:
+        csv_command(tmp_path, propose=tmp_path / "mapping.yaml")
+    assert "iconv" in str(raised.value.next_step)
+    (tmp_path / "log.csv").write_text("time,ad,ad\n2026-03-01,a,b\n")
+    with pytest.raises(LogError, match="comes twice") as raised:
+        csv_command(tmp_path, propose=tmp_path / "mapping.yaml")
+    assert raised.value.next_step == "mend what the line above names, and run the same command again"
+
+
+def test_times_of_twelve_hours(tmp_path: Path) -> None:
+    rows = [
+        [f"03/{n % 9 + 1:02d}/2026 {n % 12 + 1}:{n % 60:02d} {'AM' if n % 5 else 'PM'}", n % 7, n % 2]
+        for n in range(99)
+    ]
+    write(tmp_path / "log.csv", ["time", "ad", "clicked"], rows)
+    columns = proposed(tmp_path, tmp_path / "mapping.yaml")[1].impressions.columns  # type: ignore[union-attr]
+    assert columns["time"].format == "%m/%d/%Y %I:%M %p"
 
 
 def test_what_leads_nowhere_is_told(folder: Path, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def test_values(texts: list[str | None], how: dict[str, object], values: list[ob
         ("2026-03-01 12:00:00", {"kind": "time"}),
         ("2026-03-01 20:00:00", {"kind": "time", "time_zone": "Asia/Shanghai"}),
         ("01/03/2026 12:00", {"kind": "time", "time_format": "%d/%m/%Y %H:%M"}),
+        ("03/01/2026 12:00 PM", {"kind": "time", "time_format": "%m/%d/%Y %I:%M %p"}),
         ("1772366400", {"kind": "unix_s"}),
         ("1772366400000", {"kind": "unix_ms"}),
         ("1772366400000000", {"kind": "unix_us"}),
