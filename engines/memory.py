@@ -30,7 +30,7 @@ Loaded = TypeVar("Loaded")
 
 DAYS = 30
 """Then all are compared again: what was measured on a busy machine is not believed for ever."""
-LIBRARIES = ("openvino", "onnxruntime", "onnxruntime-gpu", "torch", "tensorrt", "numpy")
+LIBRARIES = ("adsieve", "openvino", "onnxruntime", "onnxruntime-gpu", "torch", "tensorrt", "numpy")
 PATIENCE_S = 60.0
 """So long a process waits for another that compares; then it compares for itself."""
 _LOCK = ".lock"

@@ -1,9 +1,8 @@
 """OpenVINO on the CPU, in exact fp32 or in BF16, with its threads, streams and precision set."""
 
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
@@ -14,7 +13,7 @@ import numpy as np
 from contracts.errors import AdsieveError, ArtifactError, MismatchError
 from engines.buckets import spec_shapes
 from engines.onnxruntime_cpu import onnx_specs
-from engines.openvino_graphs import DEVICE, compiled, infer_together, name_of, slice_of
+from engines.openvino_graphs import DEVICE, Requests, compiled, infer_together, name_of, slice_of
 from engines.openvino_stages import Stages, staged
 from engines.tensor_spec import TensorSpec
 
@@ -86,6 +85,7 @@ class OpenVinoEngine:
         self._path = path
         self.inputs = tuple(name_of(port, known) for port in graph.inputs)
         self.outputs = tuple(name_of(port, known) for port in graph.outputs)
+        self._names = frozenset(self.inputs)
         self._dtypes = tuple(port.element_type.to_dtype() for port in graph.inputs)
         self._streams = streams
         self._divided, self._joined = (
@@ -93,10 +93,10 @@ class OpenVinoEngine:
         )
         if divide is not None and (not self._divided or self._joined.keys() != set(self.outputs)):
             raise ValueError(f"divide: an input and every output of {path.name} must have a size named {divide!r}")
-        self._any_size = _Requests(graph, self._openvino.Tensor)
+        self._any_size = Requests(graph, self._openvino.Tensor)
         calls = spec_shapes([known[name] for name in self.inputs], buckets) if buckets else []
         self._staged: dict[tuple[tuple[int, ...], ...], Stages] = {}
-        self._sized: dict[tuple[tuple[int, ...], ...], _Requests] = {}
+        self._sized: dict[tuple[tuple[int, ...], ...], Requests] = {}
         if after is not None and first_once and streams > 1:
             if divide is None or any(_axes_of(divide, side) for side in onnx_specs(after)):
                 raise ValueError(f"first_once: nothing of {after.name} may have the size that is divided, {divide!r}")
@@ -115,7 +115,7 @@ class OpenVinoEngine:
         elif buckets:
             for shapes in spec_shapes([known[name] for name in self.inputs], self._of_parts(divide, buckets)):
                 key = tuple(shapes[name] for name in self.inputs)
-                self._sized[key] = _Requests(compiled(self._openvino, paths, properties, shapes))
+                self._sized[key] = Requests(compiled(self._openvino, paths, properties, shapes))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name.
@@ -124,14 +124,24 @@ class OpenVinoEngine:
             MismatchError: The names of ``inputs`` are not exactly those of the graph, or an array has another type or
                 shape than the graph takes.
         """
-        if inputs.keys() != set(self.inputs):
+        if inputs.keys() != self._names:
             raise MismatchError(f"{self._path}: takes inputs {sorted(self.inputs)}, got {sorted(inputs)}")
-        stages = self._staged.get(tuple(inputs[name].shape for name in self.inputs))
+        shape = tuple([inputs[name].shape for name in self.inputs])
         try:
+            if self._streams == 1 and shape in self._sized:
+                return self._run_sized(self._sized[shape], inputs)
+            stages = self._staged.get(shape)
             return self._run_parts(self._parts(inputs)) if stages is None else self._run_stages(stages, inputs)
         except RuntimeError as error:
             shapes = {name: inputs[name].shape for name in self.inputs}
             raise MismatchError(f"{self._path}: the graph refuses inputs of shapes {shapes}: {error}") from error
+
+    def _run_sized(self, graph: Requests, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """A call that is not divided, of sizes that were prepared."""
+        arrays = [inputs[name] for name in self.inputs]
+        for name, array, dtype in zip(self.inputs, arrays, self._dtypes, strict=True):
+            self._check_type(name, array, dtype)
+        return dict(zip(self.outputs, graph.copied(arrays), strict=True))
 
     def _parts(self, inputs: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
         """The inputs in order, once for each stream that is to run."""
@@ -192,43 +202,6 @@ class OpenVinoEngine:
 def _axes_of(size: str | None, specs: Sequence[TensorSpec]) -> dict[str, int]:
     """The axis of each tensor that has this size."""
     return {spec.name: axis for spec in specs for axis, name in spec.axes.items() if name == size}
-
-
-class _Requests:
-    """A compiled graph and the infer requests made for it so far.
-
-    Args:
-        graph: Compiled.
-        tensor: Makes a tensor that lies on an array, for a graph of any size. None: the graph's inputs have fixed
-            sizes, and each request keeps them; a copy into them costs less than a tensor for each call.
-    """
-
-    def __init__(self, graph: Any, tensor: Callable[..., Any] | None = None) -> None:
-        self._graph, self._tensor = graph, tensor
-        self._idle: deque[tuple[Any, list[np.ndarray]]] = deque()  # its append and pop are atomic
-
-    @contextmanager
-    def one(self, arrays: Sequence[np.ndarray]) -> Iterator[Any]:
-        """A request that no other call uses meanwhile, with these inputs in order."""
-        try:
-            request, kept = self._idle.pop()
-        except IndexError:
-            request, kept = self._new()
-        try:
-            for position, array in enumerate(arrays):
-                if self._tensor is None:
-                    kept[position][...] = array
-                else:
-                    request.set_input_tensor(position, self._tensor(array, shared_memory=True))
-            yield request
-        finally:
-            self._idle.append((request, kept))
-
-    def _new(self) -> tuple[Any, list[np.ndarray]]:
-        request = self._graph.create_infer_request()
-        if self._tensor is not None:
-            return request, []
-        return request, [request.get_input_tensor(position).data for position in range(len(self._graph.inputs))]
 
 
 def has_bf16() -> bool:

@@ -1,6 +1,8 @@
 """OpenVINO's graphs: read, joined, compiled and run."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +68,61 @@ def name_of(port: Any, known: Collection[str]) -> str:
 def slice_of(array: np.ndarray, axis: int | None, start: int, end: int) -> np.ndarray:
     """A part of an array; all of it where it is not divided."""
     return array if axis is None else array[(slice(None),) * axis + (slice(start, end),)]
+
+
+_Kept = tuple[Any, list[np.ndarray], list[np.ndarray]]
+"""An infer request, and where its inputs and outputs lie, which never changes in a graph of fixed sizes."""
+
+
+class Requests:
+    """A compiled graph and the infer requests made for it so far.
+
+    Args:
+        graph: Compiled.
+        tensor: Makes a tensor that lies on an array, for a graph of any size. None: the graph's inputs have fixed
+            sizes, and each request keeps them; a copy into them costs less than a tensor for each call.
+    """
+
+    def __init__(self, graph: Any, tensor: Callable[..., Any] | None = None) -> None:
+        self._graph, self._tensor = graph, tensor
+        self._idle: deque[_Kept] = deque()  # its append and pop are atomic
+
+    @contextmanager
+    def one(self, arrays: Sequence[np.ndarray]) -> Iterator[Any]:
+        """A request that no other call uses meanwhile, with these inputs in order."""
+        kept = self._taken()
+        request, into, _ = kept
+        try:
+            for position, array in enumerate(arrays):
+                if self._tensor is None:
+                    into[position][...] = array
+                else:
+                    request.set_input_tensor(position, self._tensor(array, shared_memory=True))
+            yield request
+        finally:
+            self._idle.append(kept)
+
+    def copied(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Outputs of a graph of fixed sizes for these inputs, both in order."""
+        kept = self._taken()
+        request, into, out_of = kept
+        try:
+            for place, array in zip(into, arrays, strict=True):
+                place[...] = array
+            request.infer(share_outputs=True)
+            return [np.array(place) for place in out_of]
+        finally:
+            self._idle.append(kept)
+
+    def _taken(self) -> "_Kept":
+        try:
+            return self._idle.pop()
+        except IndexError:
+            request = self._graph.create_infer_request()
+        if self._tensor is not None:
+            return request, [], []
+        return (
+            request,
+            [request.get_input_tensor(position).data for position in range(len(self._graph.inputs))],
+            [request.get_output_tensor(position).data for position in range(len(self._graph.outputs))],
+        )

@@ -43,8 +43,9 @@ def test_a_cpu_without_bf16_is_named(small_graph, monkeypatch):
         OpenVinoEngine(small_graph, threads=1, precision="bf16")
 
 
-def test_results_outlive_later_calls_and_inputs(small_graph):
-    engine = OpenVinoEngine(small_graph, threads=1)
+@pytest.mark.parametrize("buckets", [None, {"rows": (5,)}], ids=["any size", "sizes known"])
+def test_results_outlive_later_calls_and_inputs(small_graph, buckets):
+    engine = OpenVinoEngine(small_graph, threads=1, buckets=buckets)
     x = X.copy()
     first = engine.run({"x": x})
     kept = {name: values.copy() for name, values in first.items()}
@@ -54,9 +55,10 @@ def test_results_outlive_later_calls_and_inputs(small_graph):
         np.testing.assert_array_equal(first[name], values)
 
 
+@pytest.mark.parametrize("buckets", [None, {"rows": range(1, 6)}], ids=["any size", "sizes known"])
 @pytest.mark.parametrize("streams", [1, 2])
-def test_runs_from_several_threads_at_once(small_graph, streams):
-    engine = OpenVinoEngine(small_graph, threads=2, streams=streams)
+def test_runs_from_several_threads_at_once(small_graph, streams, buckets):
+    engine = OpenVinoEngine(small_graph, threads=2, streams=streams, buckets=buckets)
     inputs = [np.full((1 + value % 7, 3), value, np.float32) for value in range(80)]
     with ThreadPoolExecutor(4) as pool:
         outputs = list(pool.map(lambda x: engine.run({"x": x})["z"], inputs))
@@ -74,6 +76,17 @@ def test_sizes_compiled_for_and_others_give_the_same(deep_graph, deep_inputs):
             np.testing.assert_allclose(values, expected[name], atol=1e-6)
     with pytest.raises(ValueError, match="no buckets for length"):
         OpenVinoEngine(deep_graph, threads=1, buckets={"rows": (1,)})
+
+
+def test_a_call_of_a_known_size_reads_any_memory_and_refuses_other_types(small_graph):
+    engine = OpenVinoEngine(small_graph, threads=1, buckets={"rows": (5,)})
+    fixed, wide = X.copy(), np.repeat(X, 2, axis=1)
+    fixed.flags.writeable = False
+    for x in (fixed, wide[:, ::2], np.asfortranarray(X)):
+        np.testing.assert_array_equal(engine.run({"x": x})["z"], X + 1)
+    with pytest.raises(MismatchError, match="input x takes float32, got float64"):
+        engine.run({"x": X.astype(np.float64)})
+    np.testing.assert_array_equal(engine.run({"x": X})["z"], X + 1)
 
 
 @pytest.mark.parametrize("change", [lambda x: x[::2], lambda x: np.asfortranarray(x), lambda x: x[:0]])
