@@ -4,8 +4,8 @@ One ``adsieve serve`` with two workers over the world of ``benchmarks.serving``.
 of a few connections finds the rate that it holds; then requests arrive by a Poisson process, at .8 of that rate, at 2
 times, and at .8 again. Latency counts from the moment at which a request was due (``benchmarks.overload_client``).
 Server and generator share the cores; the generator is pinned to the last one and, where this user may, given priority,
-so that it is never what limits: its share of that core and how late it sent are printed. Figures are medians of the
-rounds.
+so that it is never what limits: its share of that core and how late it sent are printed. As many connections as it may
+use are open before the load. Figures are medians of the rounds.
 
 Targets: the accepted requests of the overload keep their p99 within twice that at .8 load, the others get 503 with
 Retry-After; in the first second after the overload the p99 is within twice that at .8 load again and none is refused
@@ -38,7 +38,7 @@ STAGES = ("light", "full")
 CORES, CANDIDATES, BODIES = 2, 1_000, 32
 USUAL, TWICE = 0.8, 2.0
 MAX_RATIO, MAX_REFUSED_AFTER = 2.0, 0.02
-_CLOSED, _CONNECTIONS = 16, 256
+_CLOSED, _CONNECTIONS = 16, 512
 _WARM_S, _AFTER_S = 1.0, 1.0
 _PRIORITY = -10
 
@@ -177,8 +177,8 @@ def _judged(found: Found, cores: Sequence[int], options: argparse.Namespace) -> 
                 at_most=MAX_RATIO,
             ),
             Target(
-                f"{stage}, share refused in the first second after",
-                median(_refused(one.first_after) for one in rounds),
+                f"{stage}, share refused in the first second after, above that at {USUAL:g}",
+                median(_refused(one.first_after) - _refused(one.usual) for one in rounds),
                 at_most=MAX_REFUSED_AFTER,
             ),
             Target(f"{stage}, neither 200 nor 503 with Retry-After", sum(map(_is_wrong, every)), at_most=0),

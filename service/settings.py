@@ -204,7 +204,7 @@ class Settings(BaseSettings):
     survivors: Count = 100
     timeout_ms: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_MS)] | None = None
     max_in_flight: Count = 64
-    max_waiting: Count = 12
+    max_waiting: Count = 8
     retry_after_s: Count = 1
 
     unknown_ads: Literal["drop", "score"] = "drop"
