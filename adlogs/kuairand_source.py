@@ -85,7 +85,8 @@ def read_source(path: Path) -> Source:
         return _read_csv_layout(path)
     raise LogError(
         f"{path}: expected a folder with {', '.join(PARQUET_FILES.values())}, or the published CSV layout "
-        f"({CSV_EARLIER}, {CSV_LATER}, {CSV_RANDOM}, {CSV_USERS}, {CSV_ITEMS})"
+        f"({CSV_EARLIER}, {CSV_LATER}, {CSV_RANDOM}, {CSV_USERS}, {CSV_ITEMS})",
+        next_step="name the folder that holds these files; KuaiRand-Pure is at https://kuairand.com",
     )
 
 
@@ -118,7 +119,10 @@ def _read_csv_layout(path: Path) -> Source:
 
 def _read_csv(path: Path, kinds: dict[str, ColumnKind]) -> pa.Table:
     if not path.is_file():
-        raise LogError(f"{path}: no such file; expected it beside {CSV_LATER}")
+        raise LogError(
+            f"{path}: no such file; expected it beside {CSV_LATER}",
+            next_step="name the folder that holds all files of KuaiRand-Pure",
+        )
     convert = csv.ConvertOptions(
         include_columns=list(kinds),
         column_types={name: _CSV_TYPES[kind] for name, kind in kinds.items()},
