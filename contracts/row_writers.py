@@ -199,7 +199,7 @@ def _field(part: FieldEncoder, edges: Edges) -> _FieldWriter:
         if not kept:
             return
         recent, gathering = values[: -kept - 1 : -1], row.gathering
-        if gathering is not None and is_age:
+        if gathering is not None and is_age and type(recent[0]) is int:  # times as text are read one by one
             gathering.add_millis(recent, start, first_edge, end_edge)
         elif gathering is not None and buckets and begins_with_text(recent):
             gathering.add_texts(recent, start, buckets)

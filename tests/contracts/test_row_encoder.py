@@ -1,6 +1,7 @@
 """A row of a request is encoded as columns are: the same bits, the same findings, the same errors."""
 
 import math
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from contracts.compiled import prepare
 from contracts.config import convert
 from contracts.encoding import Encoder
 from contracts.errors import RequestError
@@ -150,6 +152,16 @@ def test_regular_requests_never_take_the_plain_way(monkeypatch: pytest.MonkeyPat
             "watch": {"video_id": [1, 2], "place": ["x", None], "time": [NOW_MS - 9, NOW_MS]},
         }
     )
+
+
+@pytest.mark.parametrize("time", [[NOW_MS - 9, NOW_MS], ["2024-05-01T11:00:00Z", "2024-05-01T12:00:00Z"], [1, None]])
+def test_a_row_is_written_once_however_times_are_told(time: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prepare() or not find_spec("numba")
+    passes, write = [], RowEncoder._written
+    monkeypatch.setattr(RowEncoder, "_written", lambda *given: passes.append(given) or write(*given))
+    query = {"device": "x", "watch": {"video_id": ["a", "b"], "place": ["DE", "x"], "time": time}}
+    assert compiled(query) == plain(query)
+    assert len(passes) == 1
 
 
 def test_a_float_is_no_category_though_it_equals_one_that_was_seen() -> None:
