@@ -23,4 +23,5 @@ def require_token(authorization: str | None, token: SecretStr | None, *, setting
     is_right = hmac.compare_digest(given.strip().encode("latin-1", "replace"), wanted.encode())
     if not wanted or scheme.lower() != "bearer" or not is_right:
         detail = f"expected the header Authorization: Bearer TOKEN with the token of {setting}"
+        detail = detail if wanted else f"{setting} is not set where the service runs, so nobody may do this"
         raise HttpProblem(401, "token", detail, headers={"WWW-Authenticate": "Bearer"})
