@@ -115,9 +115,10 @@ class Client:
         Args:
             wait: For all answers, at most ``patience_s``; else they come while what follows is sent.
         """
-        rng, start, cpu = random.Random(self.seed), time.perf_counter(), _cpu_s()
-        samples = [Sample(due=start + moment) for moment in moments]
+        rng, samples = random.Random(self.seed), [Sample(due=moment) for moment in moments]
+        start, cpu = time.perf_counter(), _cpu_s()
         for sample in samples:
+            sample.due += start
             left_s = sample.due - time.perf_counter()
             if left_s > 0:
                 await asyncio.sleep(left_s)

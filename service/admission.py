@@ -4,10 +4,12 @@ At most ``max_in_flight`` requests are read, waiting or ranked. Of these, the on
 It may grow while a burst arrives or a release is opened. A line of which ``max_waiting`` were answered and that was
 never empty meanwhile is no burst: requests come faster than they can be answered, and every place only makes all of
 them later. From then on, until it is empty again, ``max_waiting`` may stand there and more are refused, so that those
-which are let in are answered nearly as soon as without the overload. Answers are counted and no time is taken: so it
-holds for requests of one millisecond and of a hundred, and a process that did nothing for a while refuses nobody for
-that. Where the line is full a request is refused before its body is read, which costs a tenth of an answer; else at
-twice the load most of the time would go into refusals.
+which are let in are answered nearly as soon as without the overload. A line that is empty soon after somebody was
+refused, since nobody happened to come for a moment, does not end the overload.
+
+Answers are counted and no time is taken: so it holds for requests of one millisecond and of a hundred, and a process
+that did nothing for a while refuses nobody for that. Where the line is full a request is refused before its body is
+read, which costs a tenth of an answer; else at twice the load most of the time would go into refusals.
 
 Source: controlled delay, Nichols and Jacobson 2012, doi:10.1145/2208917.2209336; for the queues of servers Maurer 2015,
 "Fail at Scale", doi:10.1145/2838344.2839461.
@@ -26,6 +28,10 @@ Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 
+_CALM = 4
+"""Times ``max_waiting`` that were answered since the last one was refused: then a burst may come again."""
+
+
 class Admission:
     """Counts requests in; all in one thread, that of the event loop.
 
@@ -37,7 +43,8 @@ class Admission:
     def __init__(self, settings: Settings, tell: Callable[[float], None]) -> None:
         self._max_in_flight, self._max_waiting = settings.max_in_flight, settings.max_waiting
         self._tell = tell
-        self._in_flight, self._in_line, self._answered = 0, 0, 0
+        self._in_flight, self._in_line = 0, 0
+        self._answered, self._since_refusal = 0, _CALM * settings.max_waiting
 
     @contextmanager
     def admitted(self, count: int = 1) -> Iterator[None]:
@@ -73,10 +80,14 @@ class Admission:
         finally:
             self._in_line -= count
             self._answered += count
+            self._since_refusal += count
 
     def _require_short_line(self) -> None:
         """Refuse whoever finds a full line; ``_answered`` are those answered since it was empty."""
-        if self._in_line >= self._max_waiting <= self._answered:
+        if self._in_line < self._max_waiting:
+            return
+        if self._answered >= self._max_waiting or self._since_refusal < _CALM * self._max_waiting:
+            self._since_refusal = 0
             detail = f"{self._in_line} requests wait and more come than can be answered, try again later"
             raise HttpProblem(503, "overloaded", detail)
 

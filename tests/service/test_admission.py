@@ -42,7 +42,15 @@ def test_a_burst_may_stand_in_line_and_a_line_that_never_empties_is_kept_short(l
                 others.enter_context(refuses())
             assert (refused.value.status, refused.value.kind) == (503, "overloaded")
         others.close()
-        with ExitStack() as last:  # the line was empty: another burst may begin
+        with ExitStack() as last:  # the line was empty, but 3 were answered since one was refused
+            for _ in range(2):
+                last.enter_context(admission.in_line())
+            with pytest.raises(HttpProblem, match="2 requests wait"):
+                last.enter_context(admission.in_line())
+        for _ in range(4 * 2):
+            with admission.in_line():
+                pass
+        with ExitStack() as last:  # calm enough for another burst
             for _ in range(4):
                 last.enter_context(admission.in_line())
 
