@@ -94,9 +94,10 @@ def heavy_calls(ranking: Ranking, scored: Sequence[Scored], inputs: Mapping[str,
     calls = []
     for version, given in inputs.items():
         mine = [owner for owner in owners if _version(scored[owner]) == version]
-        members = np.flatnonzero(np.isin(ranking.owners, mine))
+        asks_all = len(mine) == len(scored)  # as nearly always
+        members = np.arange(len(ranking)) if asks_all else np.flatnonzero(np.isin(ranking.owners, mine))
         if len(members):
-            chosen = ranking.take(members)
+            chosen = ranking if asks_all else ranking.take(members)
             ads, pair = ad_rows(chosen, scored), pair_rows(chosen, scored, given)
             calls.append(HeavyCall(heavy=given.heavy, query=given.query, ads=ads, pair=pair, members=members))
     return tuple(calls)
@@ -151,20 +152,29 @@ def _stacked(rows: Sequence[Encoded]) -> Encoded:
 
 def ad_rows(chosen: Ranking, scored: Sequence[Scored]) -> Encoded:
     """The survivors' encoded features, gathered from the live index of each one's release."""
+    if len(scored) == 1:
+        return _ads_of(scored[0], chosen.places)
     parts, order = [], []
     for owner in np.unique(chosen.owners):
         members = np.flatnonzero(chosen.owners == owner)
-        release, rows = scored[owner].release, scored[owner].pool.rows[chosen.places[members]]
-        ads = release.live.heavy(rows)
-        cold = rows < 0
-        if cold.any():
-            ads.ids[cold], ads.floats[cold] = release.cold.encoded.ids, release.cold.encoded.floats
-        parts.append(ads)
+        parts.append(_ads_of(scored[owner], chosen.places[members]))
         order.append(members)
     back = np.argsort(np.concatenate(order))
     ids = np.concatenate([part.ids for part in parts])[back]
     floats = np.concatenate([part.floats for part in parts])[back]
     return Encoded(ids, floats)
+
+
+def _ads_of(part: Scored, places: np.ndarray) -> Encoded:
+    """Encoded features of ads [K] of one pool."""
+    release, rows = part.release, part.pool.rows[places]
+    ads, unknown = release.live.heavy(rows), release.cold.encoded
+    if ads is None or unknown is None:
+        raise TypeError(f"the release of {release.scenario} has no features for a heavy ranker")
+    cold = rows < 0
+    if cold.any():
+        ads.ids[cold], ads.floats[cold] = unknown.ids, unknown.floats
+    return ads
 
 
 def pair_rows(chosen: Ranking, scored: Sequence[Scored], given: HeavyInput) -> Encoded | None:
@@ -178,9 +188,12 @@ def pair_rows(chosen: Ranking, scored: Sequence[Scored], given: HeavyInput) -> E
 
 def _utilities(chosen: Ranking, scored: Sequence[Scored], probabilities: np.ndarray) -> np.ndarray:
     """Bid times the heavy probability [N, T] of what each ad's objective pays for; objectives are the release's."""
-    paid = np.zeros(len(chosen))
     codes = chosen.gather([part.pool.objectives for part in scored])
+    bids = chosen.gather([part.pool.bids for part in scored])
+    if len(scored) == 1:
+        return bids * scored[0].release.heavy_objectives.probability(probabilities, codes)
+    paid = np.zeros(len(chosen))
     for owner in np.unique(chosen.owners):
         mine = chosen.owners == owner
         paid[mine] = scored[owner].release.heavy_objectives.probability(probabilities[mine], codes[mine])
-    return chosen.gather([part.pool.bids for part in scored]) * paid
+    return bids * paid
