@@ -2,7 +2,8 @@
 
 A thread takes whatever waits for the same model when it becomes free, at most so much of it, so that under load batches
 grow by themselves and a lone call waits for nobody; ``wait_s`` adds a pause in which others may join. A call whose
-deadline has passed, or whose caller has given up, is left out.
+deadline has passed, or whose caller has given up, is left out. Where a batch fails, its calls run one by one, so that
+a wrong call of one caller costs no other its result.
 """
 
 import threading
@@ -184,8 +185,20 @@ class Batcher(Generic[T, R]):
         try:
             results = self._run([waiting.call for waiting in alive])
         except BaseException as error:
-            for waiting in alive:
-                waiting.future.set_exception(error)
+            if len(alive) == 1 or not isinstance(error, Exception):
+                for waiting in alive:
+                    waiting.future.set_exception(error)
+            else:
+                for waiting in alive:
+                    self._run_alone(waiting)
             return
         for waiting, result in zip(alive, results, strict=True):
             waiting.future.set_result(result)
+
+    def _run_alone(self, waiting: _Waiting[T, R]) -> None:
+        try:
+            if waiting.deadline.has_passed:
+                raise DeadlineError(f"it passed in {self._name}")
+            waiting.future.set_result(self._run([waiting.call])[0])
+        except Exception as error:
+            waiting.future.set_exception(error)

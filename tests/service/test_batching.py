@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import CancelledError, wait
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -78,12 +79,29 @@ def test_a_lone_call_waits_for_others_as_long_as_it_is_told():
     assert model.batches == [[1, 2]]
 
 
-def test_a_fault_reaches_all_callers_of_the_batch_and_no_other():
-    _, futures = gathered(BatchLimits(calls=2), [("a", 1, 1), ("a", "fault", 1), ("a", 2, 1)])
-    for future in futures[:2]:
-        with pytest.raises(ValueError, match="no number"):
+def test_a_fault_reaches_the_caller_whose_call_it_is_and_no_other():
+    batches, futures = gathered(BatchLimits(calls=3), [("a", 1, 1), ("a", "fault", 1), ("a", 2, 1), ("a", 3, 1)])
+    with pytest.raises(ValueError, match="no number"):
+        futures[1].result()
+    assert [future.result() for future in (futures[0], *futures[2:])] == [2, 4, 6]
+    assert batches == [[1, "fault", 2], [1], ["fault"], [2], [3]]
+
+
+def test_what_ran_in_vain_until_its_deadline_does_not_run_again():
+    deadline, batches = SimpleNamespace(has_passed=False), []
+
+    def late(calls):
+        batches.append(list(calls))
+        deadline.has_passed = True
+        raise ValueError("no number")
+
+    with Batcher("a model", late, threads=1, limits=BatchLimits(calls=2, wait_s=30)) as batcher:
+        futures = [batcher.submit("a", number, rows=1, deadline=deadline) for number in range(2)]
+        wait(futures, timeout=30)
+    assert batches == [[0, 1]]
+    for future in futures:
+        with pytest.raises(DeadlineError, match="passed in a model"):
             future.result()
-    assert futures[2].result() == 4
 
 
 def test_late_and_cancelled_calls_never_run():
