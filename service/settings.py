@@ -136,8 +136,9 @@ class Settings(BaseSettings):
         heavy_failures: Calls that fail in a row after which the heavy host is left alone for a while.
         heavy_pause_s: The while; then one call tries.
         engine_threads: Threads of one operator of one graph.
-        query_engine: What runs the query tower; ``auto`` takes, when a release is loaded, the fastest engine here that
-            keeps the probabilities and the order of its parity rows. ``adsieve rank`` uses ``onnxruntime_cpu``.
+        query_engine: What runs the query tower; ``auto`` takes, when a release is loaded, an engine that keeps the
+            probabilities and the order of its parity rows here: ``onnxruntime_cpu`` unless another is a tenth faster.
+            All processes of a host take what the first of them chose. ``adsieve rank`` uses ``onnxruntime_cpu``.
         heavy_engine: The same for the heavy ranker.
         retrieval_overfetch: Without candidates, ads fetched per survivor, before exact utility re-ranks them.
         poll_interval_s: How often the store's pointer is read.
