@@ -149,6 +149,16 @@ def test_no_command_line_holds_a_token(service):
     assert service.request("POST", "/admin/reload", headers=headers).status_code == 200
 
 
+def test_who_asks_for_a_websocket_is_answered_as_any_other(service):
+    """There is none; what ends slow clients knows connections of HTTP alone."""
+    workers = service.workers()
+    wanted = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+    wanted["Sec-WebSocket-Key"] = "dGhlIHNhbXBsZSBub25jZQ=="
+    assert [service.request("GET", path, headers=wanted).status_code for path in ("/rank", "/nowhere")] == [405, 404]
+    assert service.request("GET", "/health/ready", headers=wanted).json()["ready"] is True
+    assert service.workers() == workers
+
+
 def held(service: Service, opened: int) -> list[int]:
     """Connections of each worker, fewest first, once so many are held in all."""
 
