@@ -28,7 +28,7 @@ Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 
-_CALM = 4
+_CALM = 2
 """Times ``max_waiting`` that were answered since the last one was refused: then a burst may come again."""
 
 
