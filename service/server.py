@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import uvicorn
 
 from service.accepting import Balance, BalancedServer
+from service.header_limit import LimitedHeaders
 from service.logs import Format, set_up_logs
 from service.settings import Settings
 from service.slow_clients import SlowClients
@@ -65,6 +66,7 @@ def serve_process(
         app,
         log_config=None,
         access_log=False,
+        http=LimitedHeaders,
         ws="none",  # there is no route for one
         proxy_headers=False,  # nothing asks whom a proxy speaks for, and every request would pay for it
         timeout_keep_alive=options.settings.keep_alive_s,
