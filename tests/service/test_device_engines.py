@@ -90,7 +90,7 @@ class LaterEngine:
 def test_another_engine_serves_until_a_plan_is_built(own_world, own_settings, monkeypatch, choice, caplog):
     later, plans = LaterEngine(), PlanBuilds()
     monkeypatch.setattr("engines.tensorrt_gpu.open_tensorrt", later)
-    monkeypatch.setattr("towers.query_engine.engines_here", lambda: ("onnxruntime_cpu", "tensorrt"))
+    monkeypatch.setattr("towers.serving.engines_here", lambda: ("onnxruntime_cpu", "tensorrt"))
     monkeypatch.setattr("heavy_ranker.serving_engines.engines_here", lambda: ("onnxruntime_cpu", "tensorrt"))
     monkeypatch.setattr("engines.select.median_ms", lambda call, seconds: float(not later.is_built))
     settings = own_settings.model_copy(update={"query_engine": choice, "heavy_engine": choice, "light_device": "cpu"})
@@ -107,7 +107,7 @@ def test_another_engine_serves_until_a_plan_is_built(own_world, own_settings, mo
     later.is_built = True
     monkeypatch.setattr("engines.select.median_ms", lambda call, seconds: 1.0)
     if choice == "auto":
-        monkeypatch.setattr("towers.query_engine.engines_here", lambda: ("tensorrt", "onnxruntime_cpu"))
+        monkeypatch.setattr("towers.serving.engines_here", lambda: ("tensorrt", "onnxruntime_cpu"))
         monkeypatch.setattr("heavy_ranker.serving_engines.engines_here", lambda: ("tensorrt", "onnxruntime_cpu"))
     plans.count += 2
     follower.poll()
