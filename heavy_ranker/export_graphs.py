@@ -21,7 +21,7 @@ from heavy_ranker.serving_engines import ADS_GRAPH, LENGTH_SUFFIX, REQUEST_GRAPH
 from heavy_ranker.split_mixer import SplitMixer
 from heavy_ranker.token_mixer import TokenMixer
 from modeling.lookups import SideInputs
-from modeling.onnx_export import export, export_program
+from modeling.onnx_export import export
 
 EXAMPLE_REQUESTS, EXAMPLE_ADS = 2, 3
 """Of the example that the exporter traces; any numbers above one serve."""
@@ -125,14 +125,8 @@ def export_graphs(
 def _write(
     graph: nn.Module, inputs: dict[str, Tensor], path: Path, axes: dict[str, dict[int, str]], outputs: list[str]
 ) -> None:
-    export(graph, inputs, path, dynamic=axes, output_names=outputs)
-    write_program(
-        export_program(graph, inputs, dynamic=axes),
-        program_path(path),
-        input_names=list(inputs),
-        output_names=outputs,
-        dynamic=axes,
-    )
+    program = export(graph, inputs, path, dynamic=axes, output_names=outputs)
+    write_program(program, program_path(path), input_names=list(inputs), output_names=outputs, dynamic=axes)
 
 
 def request_example(ranker: HeavyRanker, query: SideInputs) -> dict[str, Tensor]:

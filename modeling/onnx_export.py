@@ -1,4 +1,4 @@
-"""Exports a trained module, to one ONNX file or as a program, with named inputs and batch sizes that may vary."""
+"""Exports a trained module to one ONNX file, with named inputs and batch sizes that may vary."""
 
 import contextlib
 import io
@@ -23,7 +23,7 @@ def export(
     *,
     dynamic: Mapping[str, Mapping[int, str]],
     output_names: Sequence[str],
-) -> None:
+) -> torch.export.ExportedProgram:
     """Write ``module`` in evaluation mode as a single ONNX file, and check it.
 
     Args:
@@ -34,15 +34,20 @@ def export(
         dynamic: Per input, the dimensions that may vary and the name of each; the same name is the same size.
         output_names: In the order in which the module returns them.
 
+    Returns:
+        The ``torch.export`` program that the file was made from: it needs torch but no model code to run, and gives a
+        tuple.
+
     Raises:
         ValueError: An input named in ``dynamic`` does not exist, or one of its dimensions is smaller than 2.
     """
     shapes = _dynamic_shapes(example_inputs, dynamic)
     was_training = module.training
     with _quiet(), torch.no_grad():
+        arguments = tuple(example_inputs.values())
+        traced = torch.export.export(_Positional(module).eval(), arguments, dynamic_shapes=shapes)
         program = torch.onnx.export(
-            _Positional(module).eval(),
-            tuple(example_inputs.values()),
+            traced,
             dynamo=True,
             opset_version=OPSET,
             input_names=list(example_inputs),
@@ -53,40 +58,19 @@ def export(
     module.train(was_training)
     program.save(str(path), external_data=False)
     onnx.checker.check_model(str(path), full_check=True)
-
-
-def export_program(
-    module: nn.Module, example_inputs: Mapping[str, Tensor], *, dynamic: Mapping[str, Mapping[int, str]]
-) -> torch.export.ExportedProgram:
-    """The same as a ``torch.export`` program, which needs torch but no model code to run; it returns a tuple.
-
-    Args:
-        module: As for :func:`export`.
-        example_inputs: As for :func:`export`.
-        dynamic: As for :func:`export`.
-
-    Raises:
-        ValueError: See :func:`export`.
-    """
-    shapes = _dynamic_shapes(example_inputs, dynamic)
-    was_training = module.training
-    with _quiet(), torch.no_grad():
-        arguments = tuple(example_inputs.values())
-        program = torch.export.export(_Positional(module, as_tuple=True).eval(), arguments, dynamic_shapes=shapes)
-    module.train(was_training)
-    return program
+    return traced
 
 
 class _Positional(nn.Module):
-    """Gives every module the same signature, whatever its arguments are called."""
+    """Gives every module the same signature, whatever its arguments are called and however many tensors it gives."""
 
-    def __init__(self, module: nn.Module, *, as_tuple: bool = False) -> None:
+    def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.module, self.as_tuple = module, as_tuple
+        self.module = module
 
-    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         outputs = self.module(*inputs)
-        return (outputs,) if self.as_tuple and isinstance(outputs, Tensor) else outputs
+        return (outputs,) if isinstance(outputs, Tensor) else outputs
 
 
 def _dynamic_shapes(

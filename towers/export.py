@@ -11,7 +11,7 @@ from contracts.bundle import GRAPHS, PARITY_FILE, WEIGHTS_FILE
 from contracts.encoding import Encoded
 from engines.names import program_path
 from engines.torch_program_writer import write_program
-from modeling.onnx_export import export, export_program
+from modeling.onnx_export import export
 from modeling.weights import model_weights
 from towers.two_tower import TwoTower
 
@@ -55,8 +55,7 @@ def write_tower(tower: nn.Module, flat: Tensor, path: Path) -> None:
         path: Of the graph.
     """
     inputs, dynamic = {"flat": flat}, {"flat": {0: "rows"}}
-    export(tower, inputs, path, dynamic=dynamic, output_names=["embedding"])
-    program = export_program(tower, inputs, dynamic=dynamic)
+    program = export(tower, inputs, path, dynamic=dynamic, output_names=["embedding"])
     write_program(program, program_path(path), input_names=["flat"], output_names=["embedding"], dynamic=dynamic)
 
 
