@@ -17,6 +17,8 @@ from heavy_ranker.run import load_run
 from heavy_ranker.score import score_log
 from heavy_ranker.series import (
     SERIES_FILE,
+    Member,
+    SeriesManifest,
     Teacher,
     TeacherMember,
     bundle_teacher,
@@ -24,6 +26,7 @@ from heavy_ranker.series import (
     newest_run,
     read_series,
     series_teacher,
+    series_version,
 )
 from heavy_ranker.series_train import train_daily, train_folds
 from modeling.examples import encode_log
@@ -258,9 +261,10 @@ def test_a_daily_series_is_judged_exported_and_continued_by_its_newest_model(inv
     assert newest_run(newest) == newest
 
 
-def test_of_a_series_of_folds_one_model_is_to_be_named(folds):
-    out, manifest = folds
-    with pytest.raises(
-        InputError, match=rf"series of {len(manifest.members)} folds.* name the run of one, such as .*run"
-    ):
-        newest_run(out)
+def test_of_a_series_of_folds_one_model_is_to_be_named(tmp_path):
+    members = [Member(name=f"fold-{fold}", version=f"heavy-{fold}", fold=fold, impressions=36) for fold in range(2)]
+    described = {"kind": "folds", "fold_by": "request_id", "schema_fingerprint": "f", "config": {}, "members": members}
+    manifest = SeriesManifest(version=series_version(**described), **described)
+    (tmp_path / SERIES_FILE).write_bytes(msgspec.json.encode(manifest))
+    with pytest.raises(InputError, match=r"series of 2 folds.* name the run of one, such as .*fold-1/run"):
+        newest_run(tmp_path)
