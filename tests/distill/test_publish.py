@@ -160,12 +160,12 @@ def test_a_graph_that_differs_from_the_model_is_not_sealed(
 ) -> None:
     from towers import export
 
-    def shifted(module: torch.nn.Module, *args: object, **kwargs: object) -> None:
+    def shifted(module: torch.nn.Module, *args: object, **kwargs: object) -> torch.export.ExportedProgram:
         class Shifted(torch.nn.Module):
             def forward(self, flat: torch.Tensor) -> torch.Tensor:
                 return module(flat) + 0.001
 
-        plain(Shifted(), *args, **kwargs)
+        return plain(Shifted(), *args, **kwargs)
 
     plain = export.export
     monkeypatch.setattr(export, "export", shifted)
