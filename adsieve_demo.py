@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from contracts.console import console, print_json, table
+from contracts.console import print_json, print_table, table
 from contracts.errors import AdsieveError, InputError
 
 DEMO_MARK = ".adsieve-demo"
@@ -278,7 +278,7 @@ def _print_table(title: str, columns: dict[str, str], rows: list[dict[str, Any]]
     found = table(*columns.values(), title=title)
     for row in rows:
         found.add_row(*(_cell(row.get(name)) for name in columns))
-    console().print(found)
+    print_table(found)
 
 
 def _cell(value: object) -> str:

@@ -10,7 +10,7 @@ import typer
 from adlogs.cli_csv import csv
 from adlogs.cli_infer import infer
 from contracts.apart import ApartCommand
-from contracts.console import Json, completing, console, print_json, utc_time, warn
+from contracts.console import Json, completing, print_json, print_table, utc_time, warn
 
 convert = typer.Typer(name="convert", help="Turn your files, or a public dataset, into a log.", no_args_is_help=True)
 convert.command(cls=ApartCommand)(csv)
@@ -104,7 +104,7 @@ def validate(
     if as_json:
         print_json(msgspec.to_builtins(report))
     else:
-        console().print(report_table(report))
+        print_table(report_table(report))
     report.require_valid(
         "mend what the faults name where the log is made; of a feature that is missing on purpose, take it out of the "
         "schema"
@@ -151,7 +151,7 @@ def show(schema_name: SchemaName, as_json: Json = False) -> None:
     if as_json:
         print_json(msgspec.to_builtins(found) | {"fingerprint": found.fingerprint()})
     else:
-        console().print(schema_table(found))
+        print_table(schema_table(found))
 
 
 def _schemas(incomplete: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from contracts.console import Json, console, print_json, table, warn
+from contracts.console import Json, print_json, print_table, table, warn
 from contracts.errors import InputError, LogError
 
 
@@ -57,7 +57,7 @@ def _propose(source: Path, out: Path, as_json: bool) -> None:
     for row in found["columns"]:
         name = row["name"] or "left out"
         rows.add_row(row["table"], row["column"], name, row["type"], ("check: " if row["check"] else "") + row["why"])
-    console().print(rows)
+    print_table(rows)
     for note in found["notes"]:
         warn(note)
     for file in found["unused"]:
@@ -75,7 +75,7 @@ def _convert(source: Path, mapping: Path, out: Path, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    console().print(_counts(found))
+    print_table(_counts(found))
     for warning in found["warnings"]:
         warn(warning)
     print(f"requests from {found['first']} to {found['last']}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from contracts.console import Json, console, print_json, table
+from contracts.console import Json, print_json, print_table, table
 
 ROWS = 100_000
 
@@ -41,7 +41,7 @@ def infer(
     for row in found:
         kind = row["kind"] if row["used"] else "left out"
         shown.add_row(row["side"], row["feature"], kind, ("check: " if row["check"] else "") + row["why"])
-    console().print(shown)
+    print_table(shown)
     used = sum(row["used"] for row in found)
     print(f"tasks: {' > '.join(proposal.tasks.tasks)}")
     print(f"{out}: {used} features, {len(found) - used} left out, {sum(row['check'] for row in found)} to check")

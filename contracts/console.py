@@ -18,11 +18,14 @@ import msgspec
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 PIPE_WIDTH = 160
 """Columns of a table that no terminal shows."""
+
+SHORT = 24
+"""Characters of a value that stays on one line."""
 
 
 def utc_time(text: str) -> datetime:
@@ -100,6 +103,28 @@ def table(*headings: str, title: str | None = None, numbers: Sequence[str] = ())
     for heading in numbers:
         found.add_column(heading, justify="right", no_wrap=True)
     return found
+
+
+def print_table(found: "RenderableType") -> None:
+    """A table, or several with text between, on standard output: wider than the terminal where a value would be lost.
+
+    Columns of short values keep them in one piece, those of sentences wrap between words.
+    """
+    from rich.console import Group
+    from rich.measure import Measurement
+    from rich.table import Table
+
+    shown = console()
+    wide = shown.options.update(width=10_000)
+    parts = found.renderables if isinstance(found, Group) else [found]
+    for part in (part for part in parts if isinstance(part, Table)):
+        for column in part.columns:
+            if max((Measurement.get(shown, wide, cell).maximum for cell in column.cells), default=0) <= SHORT:
+                column.no_wrap = True
+            else:
+                column.min_width = SHORT
+        shown.width = max(shown.width, Measurement.get(shown, wide, part).minimum)
+    shown.print(found)
 
 
 def warn(text: str) -> None:

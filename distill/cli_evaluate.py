@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contracts.console import From, Json, Until, console, print_json, table
+from contracts.console import From, Json, Until, print_json, print_table, table
 from distill.cli_options import Threads
 from modeling.mlflow_run import Mlflow, Outcome, tracking
 
@@ -104,7 +104,7 @@ def _print_headline(evaluation: "Evaluation", pool_size: int) -> None:
     uncut = recall is not None and recall.pool_size[1] <= HEADLINE_SURVIVORS
     for name, value in headline(evaluation).items():
         figures.add_row(name, "nothing is cut" if uncut and name.startswith("heavy top") else format_number(value))
-    console().print(figures)
+    print_table(figures)
     if recall is None:
         print(
             f"no recall: no request has {pool_size:,} scored eligible ads (largest: {evaluation.largest_pool:,}); "

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contracts.console import From, Json, Until, console, print_json, table
+from contracts.console import From, Json, Until, print_json, print_table, table
 from distill.cli_options import Candidates, Logs, Threads
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _print(report: "SkewReport") -> None:
             recall = f"recall {_mark(figure.value, figure.verdict)}"
             rows.add_row(name, f"{version.hours:+.1f}", POOLS, figure.head, "", "", recall, "")
         rows.add_section()
-    console().print(rows)
+    print_table(rows)
     for version in report.versions:
         if version.unscorable:
             print(f"{version.version} {version.unscorable}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from contracts.console import console, print_json, table
+from contracts.console import print_json, print_table, table
 from heavy_ranker.cli_metrics import number
 from modeling.mlflow_run import Outcome, tracking
 
@@ -125,5 +125,5 @@ def _print_members(manifest: "SeriesManifest", out: Path) -> None:
         judged = f"{next(iter(member.metrics.values()))['rows']:,}" if member.metrics else "-"
         values = (number(member.metrics[task]["auc"] if member.metrics else None, 4) for task in tasks)
         found.add_row(member.name, f"{member.impressions:,}", judged, *values)
-    console().print(found)
+    print_table(found)
     print(f"{manifest.version}: {len(manifest.members)} models in {out}, each judged on what it may score")

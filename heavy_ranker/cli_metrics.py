@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contracts.console import console, table
+from contracts.console import print_table, table
 from modeling.mlflow_run import Outcome
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def print_metrics(slices: dict[str, Any]) -> None:
             for task, told in tasks.items():
                 values = (number(told[metric], digits) for metric, (_, digits) in _COLUMNS.items())
                 found.add_row(name, task, source, f"{told['rows']:,}", *values, _remark(told))
-    console().print(found)
+    print_table(found)
 
 
 def number(value: float | None, digits: int) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from contracts.console import Json, console, print_json, table, utc_time
+from contracts.console import Json, print_json, print_table, table, utc_time
 from heavy_ranker.cli_options import Log
 
 
@@ -75,6 +75,6 @@ def _print(report: dict[str, Any], out: Path) -> None:
         found = table("effect", title=title, numbers=("percent", "from", "to"))
         for row in effects:
             found.add_row(row["effect"], *(f"{row[name]:.2f}" for name in ("percent", "low", "high")))
-        console().print(found)
+        print_table(found)
         print(f"interactions of {task}: {report['interactions'][task]}")
     print(f"cells, report.json and the drawing report.svg are in {out}")

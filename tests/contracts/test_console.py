@@ -6,7 +6,7 @@ import pytest
 import typer
 from scipy.special import expit
 
-from contracts.console import print_json, utc_time
+from contracts.console import print_json, print_table, table, utc_time
 from contracts.probability import sigmoid
 
 
@@ -29,3 +29,17 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
 def test_sigmoid_equals_scipy() -> None:
     logits = np.linspace(-900, 900, 4001, dtype=np.float32)
     np.testing.assert_allclose(sigmoid(logits), expit(logits.astype(np.float64)), rtol=1e-14)
+
+
+def test_a_table_loses_no_value_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    found = table("slice", "task", numbers=("rows", "log loss", "calibration"))
+    found.add_column("")
+    remark = "no better than always predicting the mean"
+    found.add_row("validation", "conversion", "1,234,567", "0.6931", "1.000", remark)
+    print_table(found)
+    printed = capsys.readouterr().out
+    assert all(value in printed for value in ("validation", "conversion", "1,234,567", "0.6931", "1.000"))
+    assert set(remark.split()) <= set(printed.split())

@@ -101,7 +101,8 @@ def test_wrong_usage_exits_with_2(invoke, arguments):
     assert invoke(*arguments).exit_code == 2
 
 
-def test_metrics_without_positives_are_dashes_with_the_reason(capsys):
+def test_metrics_without_positives_are_dashes_with_the_reason(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     labels = np.array([[0.0, 1.0, np.nan], [0.0, 0.0, np.nan]])
     found = task_metrics(("click", "order", "return"), np.zeros((2, 3)), labels, np.ones(2))
     print_metrics({"validation": {"model": found}})
