@@ -1,8 +1,10 @@
 """`adsieve init`: its files load, are the presets that they say, and name commands and options that exist."""
 
+import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,8 +115,9 @@ def test_what_is_there_stays(tiny: tuple[Path, SimulationSummary], tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_night_of_a_tiny_log(project: Path, tmp_path: Path) -> None:
+def test_a_night_of_a_tiny_log(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is but for smaller batches, and floors that so few rows cannot reach; a second call does nothing anew."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     training = project / "training" / "towers.yaml"
     training.write_text(training.read_text().replace("pairs_per_batch: 2048", "pairs_per_batch: 256"))
     floors = ("max_normalised_entropy", "max_calibration_off", "min_recall")
