@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import importlib.util
 import io
 import itertools
 import random
@@ -24,6 +23,7 @@ from adlogs.csv_convert import convert_csv
 from adlogs.csv_propose import propose_mapping
 from adlogs.simulate import SimulationSummary
 from contracts.errors import AdsieveError, LogError
+from loading import load
 
 HEADER = ["when", "who", "what", "where", "color", "tapped", "spent"]
 MAPPING = """
@@ -186,12 +186,7 @@ def test_small_blocks_give_the_same_log(folder: Path, convert: Any, monkeypatch:
 
 def test_a_log_written_as_csv_comes_back_equal(tiny: tuple[Path, SimulationSummary], tmp_path: Path) -> None:
     """Requests, candidates and ads apart, under other names, by the mapping that is proposed for them."""
-    spec = importlib.util.spec_from_file_location("csv_exports", Path(__file__).parents[1] / "e2e" / "csv_exports.py")
-    assert spec is not None
-    assert spec.loader is not None
-    exports = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(exports)
-    exports.write_simulated_log(tiny[0], tmp_path / "exports")
+    load("e2e/csv_exports.py").write_simulated_log(tiny[0], tmp_path / "exports")
     mapping = tmp_path / "mapping.yaml"
     proposed = propose_mapping(tmp_path / "exports", mapping)
     assert {row["column"] for row in proposed["columns"] if row["name"] is None} == {"seconds_on_site"}

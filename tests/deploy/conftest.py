@@ -1,27 +1,19 @@
 """What the tests of deploy/ share: its files, its programs, and the small store of the service's tests."""
 
-import importlib.util
 import shutil
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
+
+from loading import load
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
 
 
-def _module(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-_service = _module("service_conftest", REPOSITORY / "tests" / "service" / "conftest.py")
+_service = load("service/conftest.py")
 sealing, servers, artifacts, world = _service.sealing, _service.servers, _service.artifacts, _service.world
 settings, example_query = _service.settings, _service.example_query
 
@@ -59,8 +51,3 @@ def installed():
 def documents():
     """The documents of a YAML file."""
     return lambda path: [document for document in yaml.safe_load_all(Path(path).read_text()) if document]
-
-
-@pytest.fixture(scope="session")
-def load_module():
-    return _module

@@ -12,14 +12,16 @@ from pathlib import Path
 import pytest
 import yaml
 
+from loading import load
+
 SECRETS = ("REDIS_PASSWORD", "ADMIN_TOKEN", "RANK_TOKEN", "HEAVY_TOKEN", "GRAFANA_PASSWORD")
 
 
 @pytest.fixture(scope="module")
-def try_image(deploy, load_module):
+def try_image(deploy):
     sys.path.insert(0, str(deploy))
     try:
-        return load_module("try_image", deploy / "try_image.py")
+        return load(deploy / "try_image.py")
     finally:
         sys.path.remove(str(deploy))
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import promql_parser as promql
 import pytest
 from starlette.testclient import TestClient
 
+from processes import free_port
 from service.app import create_app
 from service.heavy_role import create_heavy_app
 from service.settings import Settings
@@ -231,12 +231,6 @@ def query(url: str, expression: str) -> list:
     answer = httpx.get(f"{url}/api/v1/query", params={"query": expression}).json()
     assert answer["status"] == "success", (expression, answer)
     return answer["data"]["result"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """A small scored log, a student distilled from it, and its sealed bundle."""
 
-import importlib.util
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from distill.publish import publish_student
 from distill.report import render_html
 from distill.run import Run
 from distill.train import train_student
+from loading import load
 from modeling.examples import Examples, encode_log
 from modeling.loop_config import LoopConfig
 from towers.config import TowerConfig, TwoTowerConfig
@@ -50,24 +50,14 @@ SCHEMA = {
 }
 
 
-def _beside(name: str) -> ModuleType:
-    """A module beside this file; tests are no package, so it cannot be imported by name."""
-    spec = importlib.util.spec_from_file_location(f"distill_{name}", Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
 def make_log() -> ModuleType:
-    return _beside("make_log")
+    return load("distill/make_log.py")
 
 
 @pytest.fixture(scope="session")
 def make_report() -> ModuleType:
-    return _beside("make_report")
+    return load("distill/make_report.py")
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +70,13 @@ def file(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def report_browser() -> ModuleType:
-    return _beside("report_browser")
+    return load("distill/report_browser.py")
 
 
 @pytest.fixture(scope="session")
 def browser(report_browser: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Reports on a page of a headless Chromium of the system."""
-    chromium = _beside("chromium")
+    chromium = load("distill/chromium.py")
     program = chromium.find_chromium()
     if program is None:
         pytest.skip("needs a Chromium on the PATH: apt-get install chromium")

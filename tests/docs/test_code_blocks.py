@@ -3,15 +3,12 @@
 The README's steps run once, and each page in a copy of what they leave. What is replaced or left out stands below.
 """
 
-import importlib.util
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -28,19 +25,9 @@ from contracts.config import convert
 from docs.writers import files, metrics
 from indexing.release_limits import ReleaseLimits
 from indexing.update_input import read_lines
+from loading import load
 
 ROOT = Path(adsieve.__file__).parent
-
-
-def load(path: str) -> ModuleType:
-    """A module below tests, which are no package."""
-    name = path.removesuffix(".py").replace("/", "_")
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tests" / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 runner = load("docs/page_runner.py")

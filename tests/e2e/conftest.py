@@ -1,6 +1,5 @@
 """Several service processes on one store, and the parts that they serve."""
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,18 +12,7 @@ import pytest
 
 from indexing.config import IndexConfig
 from indexing.nightly import build_index
-
-TESTS = Path(__file__).parents[1]
-
-
-def load(path: str) -> ModuleType:
-    """A module below tests, which are no package."""
-    spec = importlib.util.spec_from_file_location(path.removesuffix(".py").replace("/", "_"), TESTS / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from loading import load
 
 
 @pytest.fixture(scope="session")

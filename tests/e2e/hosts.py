@@ -2,12 +2,11 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from contracts.bundle import BundleManifest
 from contracts.release import IndexManifest
 from indexing.stores import open_store
 from indexing.update_record import Update
+from processes import eventually, free_port
 
 TOKEN = "a token"
 ADS = [f"ad-{number}" for number in range(30)]
@@ -36,9 +36,6 @@ NEW_AD = {
 }
 
 
-LONG_S = 60
-"""What a test waits before it fails; nothing is measured."""
-
 SETTINGS = {
     "ADSIEVE_ENGINE_THREADS": "1",
     "ADSIEVE_HEAVY_ENGINE": "onnxruntime_cpu",
@@ -50,12 +47,6 @@ SETTINGS = {
 }
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def adsieve(*arguments: object, given: str = "") -> str:
     """Run a command, which must succeed."""
     command = [sys.executable, "-m", "adsieve", *map(str, arguments)]
@@ -64,15 +55,6 @@ def adsieve(*arguments: object, given: str = "") -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def eventually(holds: Callable[[], Any], what: str) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + LONG_S
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TimeoutError(what)
-        time.sleep(0.05)
 
 
 class Host:

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -14,6 +13,7 @@ import pytest
 
 import adsieve
 from adlogs.simulate import simulate
+from loading import load
 
 PAGE = Path(adsieve.__file__).parent / "docs" / "tutorial.md"
 LINE = re.compile(r"^    \$ ((?:.*\\\n)*.*)$", re.MULTILINE)
@@ -28,13 +28,7 @@ EXCERPTS = [
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty directory with the folder of CSV files: the real log, or a simulated one where that is not at hand."""
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location("csv_exports", Path(__file__).with_name("csv_exports.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    exports: ModuleType = module_from_spec(spec)
-    spec.loader.exec_module(exports)
+    exports = load("e2e/csv_exports.py")
     directory = tmp_path_factory.mktemp("tutorial")
     source = os.environ.get("ADSIEVE_KUAIRAND")
     if source and (Path(source) / "kuairand_impressions.parquet").exists():

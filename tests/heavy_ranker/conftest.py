@@ -1,8 +1,5 @@
 """Seeds, the plain reference forms, and randomised modules, so that no test passes because a weight is zero or one."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -14,6 +11,7 @@ from heavy_ranker.cli import app
 from heavy_ranker.config import HeavyConfig, ModelConfig
 from heavy_ranker.export import export_heavy
 from heavy_ranker.train import train_heavy
+from loading import load
 from modeling.loop_config import LoopConfig
 
 
@@ -22,18 +20,10 @@ def _seed():
     torch.manual_seed(7)
 
 
-def _beside(name):
-    """A module beside this file; tests are no package, so it cannot be imported by name."""
-    spec = importlib.util.spec_from_file_location(f"heavy_ranker_{name}", Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
 def reference():
     """Plain NumPy forms of the blocks."""
-    return _beside("reference")
+    return load("heavy_ranker/reference.py")
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +96,7 @@ def sizes():
 @pytest.fixture(scope="session")
 def log(tmp_path_factory):
     """600 requests with four ads each, three of them shown; with the true probabilities."""
-    return LogPaths.under(_beside("make_log").write_log(tmp_path_factory.mktemp("log")))
+    return LogPaths.under(load("heavy_ranker/make_log.py").write_log(tmp_path_factory.mktemp("log")))
 
 
 @pytest.fixture(scope="session")

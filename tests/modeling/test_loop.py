@@ -1,6 +1,5 @@
 """The training loop: what it optimises, when it stops, and that a killed run ends as an unbroken one."""
 
-import importlib.util
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from contracts.errors import AdsieveError, InputError
 from contracts.schema import FeatureSchema, save_schema
+from loading import load
 from modeling.loop import LoopConfig, TrainResult, mean_loss, train
 
 SCRIPT = Path(__file__).with_name("small_training.py")
@@ -179,12 +179,7 @@ def test_losses_reach_tensorboard(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def small_training() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("small_training", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(SCRIPT)
 
 
 @pytest.mark.parametrize("how", [("--kill-at", "20"), ("--kill-in-save", "4")])

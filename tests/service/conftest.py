@@ -1,6 +1,5 @@
 """A tiny true store: two scenarios, real bundles with ONNX graphs, real indexes, real releases."""
 
-import importlib.util
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from indexing.config import IndexConfig
 from indexing.live import LiveIndex
 from indexing.nightly import build_index
 from indexing.store import DirectoryStore
+from loading import load
 from service.releases import Snapshot, load_snapshot
 from service.settings import Settings
 
@@ -26,24 +26,16 @@ NUM_ADS = {"shopping": 40, "standard": 3_000}
 EVENT_TIME = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def _beside(name: str) -> ModuleType:
-    """A module beside this file; tests are no package, so it cannot be imported by name."""
-    spec = importlib.util.spec_from_file_location(f"service_{name}", Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
 def sealing() -> ModuleType:
     """Makes bundles."""
-    return _beside("sealing")
+    return load("service/sealing.py")
 
 
 @pytest.fixture(scope="session")
 def servers() -> ModuleType:
     """Runs servers of applications, and ones that answer with given bytes."""
-    return _beside("servers")
+    return load("service/servers.py")
 
 
 @pytest.fixture(autouse=True)

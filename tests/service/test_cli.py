@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from typer.testing import CliRunner
 
 import service.cli
 from contracts.errors import ArtifactError, InputError, RequestError
+from processes import free_port
 
 SERVE = "import typer, service.cli; typer.run(service.cli.serve)"
 
@@ -44,12 +44,6 @@ def request_file(tmp_path, example_query):
     path = tmp_path / "request.json"
     path.write_text(json.dumps(body))
     return path
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

@@ -1,19 +1,18 @@
 """The console in a headless Chromium, over a real service of two worker processes."""
 
-import importlib.util
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx
 import pytest
 
+from loading import load
+
 pytestmark = pytest.mark.apt
 
-TESTS = Path(__file__).parents[1]
 ATTACK = '<img src=x onerror="window.attacked = 1">'
 TILES = """Object.fromEntries([...document.querySelectorAll('#panel-%s .tile')].map(
   tile => [...tile.children].slice(0, 2).map(part => part.textContent)))"""
@@ -28,14 +27,7 @@ FOCUS = "[document.activeElement.tagName, getComputedStyle(document.activeElemen
 HEADERS = {"Authorization": "Bearer secret"}
 
 
-def module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"console_{path.stem}", path)
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
-
-
-helpers = module(TESTS / "service" / "console_browser.py")
+helpers = load("service/console_browser.py")
 PHONE, DESK, PANELS = helpers.PHONE, helpers.DESK, helpers.PANELS
 
 
@@ -60,7 +52,7 @@ def url(world: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def console(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    chromium = module(TESTS / "distill" / "chromium.py")
+    chromium = load("distill/chromium.py")
     program = chromium.find_chromium()
     if program is None:
         pytest.skip("needs a Chromium on the PATH: apt-get install chromium")

@@ -17,6 +17,7 @@ from indexing.config import IndexConfig
 from indexing.nightly import build_index
 from indexing.redis_store import RedisStore
 from indexing.stores import Store
+from processes import free_port
 
 DEBIAN = "/usr/bin/redis-server"
 
@@ -51,7 +52,7 @@ class RedisServer:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.durable, self.options, self.tls = directory, durable, list(options), tls
         self.executable = executable or bundled_server()
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen | None = None
 
@@ -92,12 +93,6 @@ class RedisServer:
     def _answers(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Services as processes, and what they serve."""
 
-import importlib.util
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,15 +8,7 @@ from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).parents[2]
-
-
-def load(path: str) -> ModuleType:
-    """A module below tests, which are no package."""
-    spec = importlib.util.spec_from_file_location(path.removesuffix(".py").replace("/", "_"), TESTS / path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from loading import load
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +13,7 @@ from typing import Any
 
 import httpx
 
-LONG_S = 60
-"""What a test waits before it fails; nothing is measured."""
+from processes import eventually, free_port
 
 SETTINGS = {
     "ADSIEVE_ENGINE_THREADS": "1",
@@ -29,21 +27,6 @@ SETTINGS = {
     "ADSIEVE_HEAVY_PAUSE_S": "0.5",
     "OMP_NUM_THREADS": "1",
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def eventually(holds: Callable[[], Any], what: str) -> None:
-    """Wait until something holds."""
-    end = time.monotonic() + LONG_S
-    while not holds():
-        if time.monotonic() > end:
-            raise TimeoutError(what)
-        time.sleep(0.05)
 
 
 class Service:

@@ -1,6 +1,5 @@
 """What a host serves through a day, and a judge who computes every number by itself."""
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -10,22 +9,15 @@ from typing import Any
 
 import pytest
 
+from loading import load
 from service.settings import Settings
-
-
-def _beside(name: str) -> ModuleType:
-    """A module beside this file; tests are no package, so it cannot be imported by name."""
-    spec = importlib.util.spec_from_file_location(f"pairing_{name}", Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")
 def tools() -> SimpleNamespace:
     """The modules of this folder."""
     names = ("models", "plain", "day", "judge", "flight", "host")
-    return SimpleNamespace(**{name: _beside(name) for name in names})
+    return SimpleNamespace(**{name: load(f"service/pairing/{name}.py") for name in names})
 
 
 @pytest.fixture(scope="session")
