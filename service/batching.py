@@ -183,7 +183,7 @@ class Batcher(Generic[T, R]):
         if not alive:
             return
         try:
-            results = self._run([waiting.call for waiting in alive])
+            results = self._results([waiting.call for waiting in alive])
         except BaseException as error:
             if len(alive) == 1 or not isinstance(error, Exception):
                 for waiting in alive:
@@ -195,10 +195,17 @@ class Batcher(Generic[T, R]):
         for waiting, result in zip(alive, results, strict=True):
             waiting.future.set_result(result)
 
+    def _results(self, calls: Sequence[T]) -> Sequence[R]:
+        """One result a call; anything else is a fault of the model that no call may be answered with."""
+        results = self._run(calls)
+        if len(results) != len(calls):
+            raise RuntimeError(f"{self._name}: {len(results)} results for {len(calls)} calls")
+        return results
+
     def _run_alone(self, waiting: _Waiting[T, R]) -> None:
         try:
             if waiting.deadline.has_passed:
                 raise DeadlineError(f"it passed in {self._name}")
-            waiting.future.set_result(self._run([waiting.call])[0])
+            waiting.future.set_result(self._results([waiting.call])[0])
         except Exception as error:
             waiting.future.set_exception(error)

@@ -155,3 +155,22 @@ def test_batches_are_told():
         wait(futures, timeout=30)
     assert [calls for calls, _ in seen] == [1, 3]
     assert all(waited_s >= 0 for _, waited_s in seen)
+
+
+def test_a_model_that_loses_a_result_costs_no_thread():
+    """Which result is whose nobody could say, so calls that were together run alone; the thread goes on."""
+    batches, go = [], threading.Event()
+
+    def model(calls):
+        batches.append(list(calls))
+        assert go.wait(30)
+        return [2 * call for call in calls if call != 1]
+
+    with Batcher("a model", model, threads=1, limits=BatchLimits()) as batcher:
+        futures = [batcher.submit("a", call, rows=1, deadline=Deadline()) for call in (0, 1, 2)]
+        go.set()
+        wait(futures, timeout=30)
+        with pytest.raises(RuntimeError, match="a model: 0 results for 1 calls"):
+            futures[1].result()
+        assert [futures[0].result(), futures[2].result()] == [0, 4]
+        assert batcher.submit("a", 5, rows=1, deadline=Deadline()).result(30) == 10
