@@ -4,6 +4,7 @@
     ├── InputError             what the user handed in is wrong                  exit code 2
     │   ├── ConfigError        a configuration or schema file
     │   ├── LogError           a log dataset
+    │   ├── NotCurrentError    another release than the one that was named is the current one
     │   └── RequestError       a ranking request (HTTP 422)
     └── ArtifactError          a bundle, index or release is truncated or altered
         └── MismatchError      two versions or fingerprints that do not belong together
@@ -36,6 +37,10 @@ class ConfigError(InputError):
 
 class LogError(InputError):
     """A log dataset breaks its contract."""
+
+
+class NotCurrentError(InputError):
+    """A pointer names another release than its caller saw, so it was not moved."""
 
 
 class RequestError(InputError):

@@ -154,17 +154,17 @@ class RedisStore:
         for part in parts_of(self.root, release):
             doubt(part, self.root)
 
-    def rollback(self, scenario: str, to: str | None = None) -> Release:
+    def rollback(self, scenario: str, to: str | None = None, *, current: str | None = None) -> Release:
         """As a directory store does it; what is damaged in the mirror is pulled again first."""
         try:
-            return self._changed(lambda store: store.rollback(scenario, to))
+            return self._changed(lambda store: store.rollback(scenario, to, current=current))
         except MismatchError:
             raise
         except ArtifactError as error:
             log.error("%s; its parts are pulled again where they are damaged", error)
             for release in self.list(scenario):
                 self.doubt(release)
-            return self._changed(lambda store: store.rollback(scenario, to))
+            return self._changed(lambda store: store.rollback(scenario, to, current=current))
 
     def pin(self, scenario: str, release_id: str) -> None:
         self._changed(lambda store: store.pin(scenario, release_id))

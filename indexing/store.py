@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from contracts.artifact import FileEntry, check_name, file_lock, write_json
-from contracts.errors import AdsieveError, ArtifactError, InputError, WrongArtifactError
+from contracts.errors import AdsieveError, ArtifactError, InputError, NotCurrentError, WrongArtifactError
 from contracts.release import Judgement, Release, UpdatePosition
 from indexing.lost_log import note_log, trace_of_log
 from indexing.prune import Move, Pruned, prune_store
@@ -142,19 +142,24 @@ class DirectoryStore:
         """Return where the store keeps the parts of a release."""
         return release_paths(self.root, release)
 
-    def rollback(self, scenario: str, to: str | None = None) -> Release:
+    def rollback(self, scenario: str, to: str | None = None, *, current: str | None = None) -> Release:
         """Verify an earlier release, every byte, and point to it again. Updates in effect stay in effect.
 
         Args:
             scenario: Whose pointer moves.
             to: Id of the release; without it, the one before the current. One that is in the store and not in the
                 history, since somebody rolled back from it or pinned it, joins the history as a new one would.
+            current: The release that the caller takes for the current one; compared under the lock.
 
         Raises:
             InputError: There is none, or no store.
+            NotCurrentError: Another release than ``current`` is the current one.
             ArtifactError, MismatchError: It is damaged; the pointer stays.
         """
         with self._existing(scenario) as pointer:
+            if current not in (None, pointer.release):
+                found = f"the current release of scenario {scenario!r} is {pointer.release}, not {current}"
+                raise NotCurrentError(f"{found}; nothing was moved")
             release = self._target(scenario, pointer, to)
             paths = self.paths(release)
             try:

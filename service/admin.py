@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contracts.errors import InputError, RequestError
+from contracts.errors import InputError, NotCurrentError, RequestError
 from indexing.stores import Store, open_store
 from service.body import read_body
 from service.follower import Follower
@@ -67,22 +67,13 @@ def admin_router(follower: Follower, settings: Settings) -> APIRouter:
 
 def _roll_back(store: Store, follower: Follower, wanted: RollbackRequest) -> ServingRelease:
     try:
-        if wanted.current is not None:
-            _require_current(store, wanted.scenario, wanted.current)
-        store.rollback(wanted.scenario)
+        store.rollback(wanted.scenario, current=wanted.current)
+    except NotCurrentError as error:
+        raise HttpProblem(409, "store", str(error)) from error
     except InputError as error:
         raise RequestError(str(error), field="scenario") from error
     follower.poll(retry_failed=True)
     return serving_release(follower, wanted.scenario)
-
-
-def _require_current(store: Store, scenario: str, expected: str) -> None:
-    """Somebody who saw another release than the current one must not move the pointer."""
-    current = store.current(scenario)
-    found = None if current is None else current.release_id
-    if found != expected:
-        detail = f"the current release of scenario {scenario!r} is {found}, not {expected}; nothing was moved"
-        raise HttpProblem(409, "store", detail)
 
 
 def _json(value: msgspec.Struct) -> Response:

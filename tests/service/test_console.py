@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -187,6 +188,20 @@ def test_a_rollback_moves_only_what_its_caller_saw(own_admin, own_world):
     assert own_world.store.current("shopping").release_id == second.release_id
     moved = own_admin.post("/admin/rollback", json={"scenario": "shopping", "current": second.release_id})
     assert (moved.status_code, moved.json()["release_id"]) == (200, first.release_id)
+
+
+def test_two_who_confirm_the_same_rollback_go_one_release_back(own_admin, own_world):
+    releases = [own_world.store.current("shopping"), *(own_world.publish("shopping", one) for one in (1, 0))]
+    asked = {"scenario": "shopping", "current": releases[2].release_id}
+    at_once = threading.Barrier(2)
+
+    def confirm(_):
+        at_once.wait(30)
+        return own_admin.post("/admin/rollback", json=asked).status_code
+
+    with ThreadPoolExecutor() as threads:
+        assert sorted(threads.map(confirm, range(2))) == [200, 409]
+    assert own_world.store.current("shopping") == releases[1]
 
 
 def test_a_release_that_is_pruned_while_it_loads_is_told_and_no_fault(own_admin, own_world, body, monkeypatch):

@@ -1,12 +1,14 @@
 """What a store promises, whether it is a directory or in Redis."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 from contracts.bundle import open_bundle
-from contracts.errors import InputError
+from contracts.errors import InputError, NotCurrentError
 from contracts.release import Release
 from indexing.index import Index
 from indexing.stores import Store, open_store
@@ -61,6 +63,36 @@ def test_releases_are_published_listed_and_rolled_back(
     assert other.rollback("shopping", releases[0].release_id) == releases[0]
     with pytest.raises(InputError, match="no earlier release"):
         other.rollback("shopping")
+
+
+def test_of_two_who_roll_back_what_both_saw_one_moves_the_pointer(
+    store: Store, open_again: Callable[[], Store], publish: Publish
+) -> None:
+    first, second, third = (publish(store, prefix) for prefix in ("", "other_", "third_"))
+    operators = [open_again(), open_again()]
+    for one in operators:
+        one.refresh()
+    at_once = Barrier(len(operators))
+
+    def roll_back(operator: Store) -> str:
+        at_once.wait(30)
+        try:
+            return operator.rollback("shopping", current=third.release_id).release_id
+        except NotCurrentError as error:
+            return str(error)
+
+    with ThreadPoolExecutor() as threads:
+        told = sorted(threads.map(roll_back, operators), key=len)
+    assert told[0] == second.release_id
+    assert told[1].endswith(
+        f"release of scenario 'shopping' is {second.release_id}, not {third.release_id}; nothing was moved"
+    )
+    store.refresh()
+    assert store.list("shopping") == [second, first]
+    assert store.rollback("shopping", current=second.release_id) == first
+    with pytest.raises(NotCurrentError):
+        store.rollback("shopping", third.release_id, current=second.release_id)
+    assert store.current("shopping") == first
 
 
 def test_pinned_releases_outlive_a_prune(store: Store, open_again: Callable[[], Store], publish: Publish) -> None:
