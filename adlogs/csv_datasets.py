@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from adlogs.csv_catalogue import ListedAds
+from adlogs.csv_eligible import AdsOfDays, add_eligible
 from adlogs.csv_grouping import GroupCheck, group_rows
 from adlogs.csv_mapping import NEEDED, CsvMapping
 from adlogs.csv_spill import DAY_US
@@ -33,11 +34,16 @@ def convert_datasets(directory: Path, mapping: CsvMapping, out: Path, spill: Pat
     """
     if mapping.ads is None:
         raise ValueError("the mapping has no ads")
-    writer = LogWriter(out)
-    first = _write_requests(directory, mapping, writer, findings)
-    begins = first // DAY_US * DAY_US
-    ListedAds(directory, mapping, mapping.ads, writer, begins, findings).finish()
-    _write_candidates(directory, mapping, writer, findings, out, spill)
+    writer, count = LogWriter(out), mapping.eligible_per_request
+    days = AdsOfDays() if count else None
+    first = _write_requests(directory, mapping, writer, findings, days)
+    ads = ListedAds(directory, mapping, mapping.ads, writer, first // DAY_US * DAY_US, findings)
+    ads.finish()
+    _write_candidates(directory, mapping, writer, findings, days, out, spill)
+    if days is not None:
+        findings.sampled = add_eligible(out, days, ads.begins, count, spill)
+        findings.unshown += findings.sampled
+        writer.counts["candidates"] += findings.sampled
     if mapping.outcomes is not None:
         parts = PartWriter(writer, "outcomes")
         for rows in _rows("outcomes", directory, mapping, findings):
@@ -46,7 +52,9 @@ def convert_datasets(directory: Path, mapping: CsvMapping, out: Path, spill: Pat
     findings.counts |= dict(writer.counts)
 
 
-def _write_requests(directory: Path, mapping: CsvMapping, writer: LogWriter, findings: Findings) -> int:
+def _write_requests(
+    directory: Path, mapping: CsvMapping, writer: LogWriter, findings: Findings, days: AdsOfDays | None
+) -> int:
     """Write requests with the columns of look-up tables; returns the earliest moment, microseconds UTC."""
     lookups, parts = load_lookups(directory, mapping), PartWriter(writer, "requests")
     earliest = np.iinfo(np.int64).max
@@ -58,6 +66,8 @@ def _write_requests(directory: Path, mapping: CsvMapping, writer: LogWriter, fin
             columns |= joined
             findings.matched[lookup.name] += matched
         parts.add(pa.table(columns))
+        if days is not None:
+            days.add_requests(pa.table(columns))
         earliest = min(earliest, int(instants(columns["event_time"]).min(initial=earliest)))
     parts.close()
     if not writer.counts["requests"]:
@@ -66,11 +76,19 @@ def _write_requests(directory: Path, mapping: CsvMapping, writer: LogWriter, fin
 
 
 def _write_candidates(
-    directory: Path, mapping: CsvMapping, writer: LogWriter, findings: Findings, out: Path, spill: Path
+    directory: Path,
+    mapping: CsvMapping,
+    writer: LogWriter,
+    findings: Findings,
+    days: AdsOfDays | None,
+    out: Path,
+    spill: Path,
 ) -> None:
     parts, check = PartWriter(writer, "candidates"), GroupCheck()
     for rows in _rows("candidates", directory, mapping, findings):
         check.add(rows["request_id"].combine_chunks())
+        if days is not None:
+            days.add_candidates(rows)
         known = {"stage", "shown"} & set(rows.schema.names)
         stages = stages_of(rows, otherwise=ELIGIBLE) if known else stages_by_outcome(rows)
         rows = rows.drop_columns(sorted(known)).append_column("stage", stages)

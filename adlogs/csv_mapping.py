@@ -122,8 +122,8 @@ class CsvMapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         null_values: Texts that mean no value.
         time_zone: Of times that name none, such as ``Europe/Berlin``.
         scenario: Of every request and ad without a scenario of its own.
-        eligible_per_request: Of impressions only: ads of the same day that join each request as eligible, drawn at
-            random. A light ranker must also see what was not shown.
+        eligible_per_request: Ads of the same day and scenario that join each request as eligible, drawn at random. A
+            light ranker must also see what was not shown.
         impressions: The table of impressions, where requests and candidates are made of it.
         requests: The table of requests, where it is apart.
         candidates: The table of ads in requests, where it is apart.
@@ -204,8 +204,6 @@ def _layout_faults(mapping: CsvMapping) -> Iterator[str]:
     for name in ("requests", "candidates", "ads"):
         if getattr(mapping, name) is None:
             yield f"{name}: required where there is no table of impressions, got null"
-    if mapping.eligible_per_request:
-        yield "eligible_per_request: only for impressions, expected 0 or its absence"
 
 
 def _table_faults(

@@ -73,10 +73,8 @@ class Findings:
         if self.unlisted:
             found.append(f"{self.unlisted:,} ads of the impressions are not in the catalogue, and so have no columns")
         if self.counts.get("candidates") and not self.unshown:
-            remedy = (
-                "set eligible_per_request"
-                if self.impressions
-                else "let candidates hold what retrieval found too, with no outcome"
+            remedy = "set eligible_per_request" + (
+                "" if self.impressions else ", or let candidates hold what retrieval found too, with no outcome"
             )
             found.append(
                 f"every ad of a request was shown: a two-tower learns nothing of those that were not; {remedy}"

@@ -25,6 +25,21 @@ class IdCodes:
         """The id of one code."""
         return next(islice(self._codes, code, None))
 
+    def texts(self) -> pa.Array:
+        """The ids by their code, string."""
+        return pa.array(list(self._codes), pa.string())
+
+    def find(self, ids: pa.Array) -> np.ndarray:
+        """int64 [B] codes; -1 where an id is null or not kept.
+
+        Example:
+            >>> codes = IdCodes()
+            >>> codes.add(pa.array(["b", "a"])).tolist(), codes.find(pa.array(["a", "c", None])).tolist()
+            ([0, 1], [1, -1, -1])
+        """
+        distinct, indices = _distinct(ids)
+        return np.append([self._codes.get(text, -1) for text in distinct], -1).astype(np.int64)[indices]
+
     def add(self, ids: pa.Array) -> np.ndarray:
         """int64 [B] codes, new ones where an id is new; -1 where null.
 

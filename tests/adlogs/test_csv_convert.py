@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+import adlogs.csv_eligible
 import adlogs.csv_files
 import adlogs.csv_grouping
 import adlogs.csv_spill
@@ -384,3 +385,70 @@ def test_what_is_there_is_not_replaced(folder: Path, convert: Any, tmp_path: Pat
     (tmp_path / "log").mkdir()
     with pytest.raises(LogError, match="exists already"):
         convert(folder, MAPPING.format(eligible=0))
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_eligible_ads_join_requests_that_are_a_file_apart(
+    grouped: bool, folder: Path, convert: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same day and scenario, begun, not in the request already, and the same ones whatever a block holds."""
+    source = random.Random(5)
+    moments = [
+        [f"r{n}", f"2026-03-0{n % 3 + 1} {n // 60:02d}:{n % 60:02d}:00", "shop" if n % 5 == 0 else "feed"]
+        for n in range(90)
+    ]
+    pairs = [
+        [f"r{n}", f"a{ad}{'s' if n % 5 == 0 else n % 3}", "0.5", source.choice("01")]
+        for n in range(90)
+        for ad in source.sample(range(9), 3)
+    ]
+    ads = [
+        [f"a{ad}{kind}", f"2026-03-0{int(kind) + 1} 00:40:00" if kind in "012" and ad % 2 else "2026-03-01"]
+        for ad in range(9)
+        for kind in "012s"
+    ]
+    late = {ad for ad, begun in ads if ":" in begun}
+    pairs = [pair for pair in pairs if pair[1] not in late or int(pair[0][1:]) > 40]
+    if not grouped:
+        source.shuffle(pairs)
+    write_csv(folder / "requests.csv", ["id", "at", "where"], moments)
+    write_csv(folder / "pairs.csv", ["id", "ad", "price", "ok"], pairs)
+    write_csv(folder / "ads.csv", ["ad", "from"], ads)
+    mapping = """
+version: 1
+eligible_per_request: 4
+requests:
+  {files: requests.csv, columns: {id: {name: request_id}, at: {name: event_time}, where: {name: scenario}}}
+candidates:
+  files: pairs.csv
+  columns: {id: {name: request_id}, ad: {name: ad_id}, price: {name: bid}, ok: {name: label_click}}
+ads: {files: ads.csv, columns: {ad: {name: ad_id}, from: {name: valid_from}}}
+"""
+    summary, log = convert(folder, mapping)
+    found = rows_of(log, "candidates")
+    requests = {row["request_id"]: row for row in rows_of(log, "requests")}
+    begun = {row["ad_id"]: row["valid_from"] for row in rows_of(log, "ads")}
+    pools: dict[Any, set[str]] = {}
+    for row in found:
+        request = requests[row["request_id"]]
+        if row["stage"] == "winner":
+            pools.setdefault((request["event_time"].date(), request["scenario"]), set()).add(row["ad_id"])
+    eligible = [row for row in found if row["stage"] == "eligible"]
+    assert 90 < len(eligible) == summary["counts"]["eligible_sampled"]
+    assert len(found) == summary["counts"]["candidates"] == len(pairs) + len(eligible)
+    assert not summary["warnings"]
+    assert len({(row["request_id"], row["ad_id"]) for row in found}) == len(found)
+    for row in eligible:
+        request = requests[row["request_id"]]
+        assert row["label_click"] is None is row["bid"]
+        assert begun[row["ad_id"]] <= request["event_time"]
+        assert row["ad_id"] in pools[request["event_time"].date(), request["scenario"]]
+    assert {row["ad_id"] for row in eligible} & late
+    seen = [request for request, _ in itertools.groupby(found, key=lambda row: row["request_id"])]
+    assert len(seen) == len(set(seen))
+    monkeypatch.setattr(adlogs.csv_eligible, "BATCH_ROWS", 7)
+    monkeypatch.setattr(adlogs.csv_files, "BLOCK_BYTES", 1_024)
+    assert rows_of(convert(folder, mapping, "blocks")[1], "candidates") == found
+    plain = convert(folder, mapping.replace("eligible_per_request: 4", ""), "plain")
+    assert "set eligible_per_request" in " ".join(plain[0]["warnings"])
+    assert rows_of(plain[1], "candidates") == [row for row in found if row["stage"] == "winner"]
