@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from indexing.stores import open_store
 from service.admin import admin_router
+from service.answer_headers import AnswerHeaders
 from service.answering import Answering
 from service.batch_route import PATH as BATCH
 from service.batch_route import BatchRoute
@@ -86,7 +87,9 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # its page loads scripts from other hosts; /openapi.json tells all of it
         redoc_url=None,
+        redirect_slashes=False,  # it names the scheme and the path behind a proxy, which are not the caller's
     )
+    app.add_middleware(AnswerHeaders)
     app.state.follower, app.state.workers, app.state.stop = follower, workers, follower.stop
     app.openapi = lambda: document(app, rank_token=settings.rank_token is not None, more=KSERVE_TYPES)  # type: ignore[method-assign]
     summary = "Rank candidate ads, or retrieve and rank them"

@@ -1,19 +1,22 @@
 """Ranks requests of the console: by what serves, and beside it by another release that the store keeps.
 
-Nothing of it is counted or logged for training. One request is ranked at a time in a process, and a release that was
-loaded to be compared is let go with the answer.
+Nothing of it is counted or logged for training. One request is ranked at a time in a process. A release that was loaded
+to be compared is let go with the answer, and one process of a host loads one at a time: it takes as much memory as what
+serves, which every worker would otherwise take once more.
 """
 
 import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 
 from msgspec import structs
 
+from contracts.caches import user_caches
 from contracts.errors import ArtifactError, RequestError
+from contracts.locks import one_at_a_time
 from contracts.release import Release
 from engines.device_memory import DeviceMemory
 from engines.gpu import Gpu
@@ -26,6 +29,7 @@ from service.console_api import ConsoleRanked, ConsoleRankRequest, ConsoleRankRe
 from service.deadline import Deadline
 from service.follower import Follower
 from service.heavies import REMOTE, usual_survivors
+from service.host_directory import host_directory
 from service.problems import HttpProblem
 from service.ranker import rank
 from service.releases import LoadedRelease, Snapshot, load_release
@@ -33,6 +37,8 @@ from service.routing import AUTO, route
 from service.serving_metrics import engines_of
 from service.settings import Settings
 from service.workers import Workers
+
+COMPARING = "comparing.lock"
 
 
 class ConsoleRanking:
@@ -54,9 +60,9 @@ class ConsoleRanking:
         Raises:
             RequestError: As ``rank``; or there is no such release, or the scenario is ``auto`` where one is asked for.
             ArtifactError: The other release cannot be loaded.
-            HttpProblem: 503, another request of the console is being ranked.
+            HttpProblem: 503, another request of the console is being ranked, or another process of the host compares.
         """
-        with self._alone():
+        with self._alone(), nullcontext() if asked.against is None else _alone_on_host():
             snapshot = self._follower.snapshot
             request = _settled(asked.request)
             if asked.against is None:
@@ -134,6 +140,19 @@ class ConsoleRanking:
             survivors=usual_survivors(self._settings.survivors),
             gpu=Gpu(memory=DeviceMemory(0)),
         )
+
+
+@contextmanager
+def _alone_on_host() -> Iterator[None]:
+    """While no other process of this host compares releases; where nothing can be written, of this process."""
+    directory = host_directory(user_caches() / "console")
+    if directory is None:
+        yield
+        return
+    with one_at_a_time(directory / COMPARING, limit_s=0.0) as is_held:
+        if not is_held:
+            raise HttpProblem(503, "overloaded", "another comparison is being made on this host, try again later")
+        yield
 
 
 def _here(engine: str) -> str:

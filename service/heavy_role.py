@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from starlette.responses import Response
 
 from indexing.stores import open_store
+from service.answer_headers import AnswerHeaders
 from service.api import Problem
 from service.health import METRICS
 from service.heavy_host import HeavyHost
@@ -64,7 +65,10 @@ def create_heavy_app(settings: Settings) -> FastAPI:
                 yield
 
     pages = {"docs_url": None, "redoc_url": None}  # they load scripts from other hosts
-    app = HotApplication({PATH: route}, title="adsieve heavy", version="1", lifespan=lifespan, **pages)
+    app = HotApplication(
+        {PATH: route}, title="adsieve heavy", version="1", lifespan=lifespan, redirect_slashes=False, **pages
+    )
+    app.add_middleware(AnswerHeaders)
     app.openapi = lambda: described(app, (HeavyRequest, HeavyAnswer, HeavyState, Problem), ("heavy_token",))  # type: ignore[method-assign]
     security: dict[str, Any] = {"security": [{"heavy_token": []}]} if settings.heavy_token is not None else {}
     summary, wanted = "Run a heavy ranker on one request's survivors", body(HeavyRequest, MSGPACK)

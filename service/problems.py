@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from contracts.errors import AdsieveError, ArtifactError, InputError, RequestError
+from service.answer_headers import ANSWER_HEADERS
 from service.api import Problem
 from service.batching import QueueFullError
 from service.deadline import DeadlineError
@@ -96,7 +97,9 @@ def add_problem_handlers(app: FastAPI, *, retry_after_s: int) -> None:
     """Let every error of the application leave as a problem document; the server logs what was a bug."""
 
     async def answer(request: Request, error: Exception) -> Response:
-        return respond_to(error, retry_after_s=retry_after_s)
+        response = respond_to(error, retry_after_s=retry_after_s)
+        response.headers.update(ANSWER_HEADERS)  # no middleware sees what a bug is answered with
+        return response
 
     for kind in (AdsieveError, HttpProblem, HTTPException, Exception):
         app.add_exception_handler(kind, answer)

@@ -40,9 +40,10 @@ def servers() -> ModuleType:
 
 @pytest.fixture(autouse=True)
 def own_engine_memory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test finds about engines is not remembered for the next, nor for the user."""
+    """What a test finds about engines is not remembered for the next, nor for the user; nor do two wait for another."""
     directory = tmp_path_factory.getbasetemp() / "engines" / os.urandom(4).hex()
     monkeypatch.setattr("service.engine_memory.cache_directory", lambda: directory)
+    monkeypatch.setattr("service.console_ranking.user_caches", lambda: directory)
 
 
 def make_ads(scenario: str, rng: np.random.Generator) -> pa.Table:

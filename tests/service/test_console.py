@@ -1,8 +1,10 @@
 """The console's routes: what they tell, whom, and how little a request can make them do."""
 
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urljoin
 
 import msgspec
 import pytest
@@ -131,6 +133,49 @@ def test_the_page_asks_no_other_host_for_anything(admin):
         assert (part.status_code, part.headers["x-content-type-options"]) == (200, "nosniff")
         assert "http://" not in part.text.replace("http://www.w3.org/2000/svg", "")
         assert "https://" not in part.text
+
+
+@pytest.mark.parametrize("way", ["/console/", "/console/index.html"])
+def test_every_way_in_leads_to_the_page_also_behind_the_path_of_a_proxy(admin, way):
+    """A proxy that serves ``/tools/...`` by ``/...``: what the browser is told is relative to the address it asked."""
+    led = admin.get(way, follow_redirects=False)
+    address = urljoin(f"https://proxy.example/tools{way}", led.headers["location"])
+    assert (led.status_code, address) == (307, "https://proxy.example/tools/console")
+    for link in re.findall(r'(?:href|src)="([^"#]+)"', admin.get("/console").text):
+        asked = urljoin(address, link).removeprefix("https://proxy.example/tools")
+        assert admin.get(asked, follow_redirects=False).status_code == 200, link
+
+
+def test_a_file_of_the_page_that_a_browser_keeps_is_not_sent_again(admin):
+    for path in ("/console", "/console/main.js"):
+        first = admin.get(path)
+        assert first.headers["cache-control"] == "no-cache"  # kept, and asked for each time
+        again = admin.get(path, headers={"If-None-Match": f'"other", W/{first.headers["etag"]}'})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+        assert admin.get(path, headers={"If-None-Match": '"other"'}).content == first.content
+
+
+def test_no_answer_is_kept_or_taken_for_a_script(admin, body, monkeypatch):
+    """Answers of every kind: data, refusals, routes that there are not, redirects and bugs."""
+    answers = [admin.get(path) for path in (*READS, "/admin/nothing", "/admin/reload", "/metrics", "/v2")]
+    answers += [admin.get(READS[0], headers={"Authorization": ""}), admin.post(RANK, content=b"{")]
+    answers += [admin.post(RANK, json={"request": body}), admin.post("/admin/rollback", json={"scenario": "video"})]
+    monkeypatch.setattr("service.console_routes.saved_requests", None)
+    answers += [admin.get("/admin/console/requests")]
+    assert {200, 400, 401, 404, 405, 422, 500} == {answer.status_code for answer in answers}
+    for answer in answers:
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+    for path in ("/console/", "/console/nothing", "/console", "/console/main.js"):
+        assert admin.get(path, follow_redirects=False).headers["x-content-type-options"] == "nosniff"
+
+
+def test_head_is_answered_as_get_is_without_the_body(admin):
+    for path in ("/console", "/health/ready", "/admin/console/requests"):
+        asked, got = admin.head(path), admin.get(path)
+        assert (asked.status_code, asked.content) == (got.status_code, b"") == (200, b"")
+        assert asked.headers == got.headers
+    assert admin.head("/rank").status_code == 405
 
 
 def test_releases_are_told_as_their_manifests_have_them(own_admin, own_world):
@@ -313,6 +358,42 @@ def test_one_request_is_ranked_at_a_time(admin, body, monkeypatch):
     asking.join(30)
     assert answers[0].status_code == 200
     assert admin.post(RANK, json={"request": body}).status_code == 200
+
+
+def test_one_process_of_a_host_compares_at_a_time(own_admin, own_settings, own_world, body, monkeypatch):
+    """Two applications are to each other what two workers are."""
+    first = own_world.store.current("shopping")
+    own_world.publish("shopping", 1)
+    own_admin.post("/admin/reload")
+    began, goes_on, load = threading.Event(), threading.Event(), console_ranking.load_release
+
+    def held(*given, **options):
+        began.set()
+        goes_on.wait(30)
+        return load(*given, **options)
+
+    monkeypatch.setattr(console_ranking, "load_release", held)
+    asked = {"request": body, "against": first.release_id}
+    with client_of(own_settings, admin_token=SecretStr("secret")) as other, ThreadPoolExecutor() as threads:
+        other.headers.update(TOKEN)
+        comparing = threads.submit(own_admin.post, RANK, json=asked)
+        assert began.wait(30)
+        refused = other.post(RANK, json=asked)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert "on this host" in refused.json()["detail"]
+        assert other.post(RANK, json={"request": body}).status_code == 200  # what serves takes no memory more
+        goes_on.set()
+        assert comparing.result(30).status_code == 200
+        assert other.post(RANK, json=asked).status_code == 200
+
+
+def test_it_compares_where_no_directory_of_the_host_can_be_written(own_admin, own_world, body, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(console_ranking, "user_caches", lambda: tmp_path / "file")
+    first = own_world.store.current("shopping")
+    own_world.publish("shopping", 1)
+    own_admin.post("/admin/reload")
+    assert own_admin.post(RANK, json={"request": body, "against": first.release_id}).status_code == 200
 
 
 def test_its_routes_stand_in_the_document_with_their_types(admin):
