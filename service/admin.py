@@ -17,7 +17,7 @@ from service.openapi import answers, body
 from service.problems import HttpProblem
 from service.settings import Settings
 from service.status import Releases, RollbackRequest, ServingRelease, releases, serving_release
-from service.tokens import require_token
+from service.tokens import authorization, require_token
 from service.wire import decode
 
 MAX_BODY_BYTES = 64 << 10
@@ -30,7 +30,7 @@ def admin_router(follower: Follower, settings: Settings) -> APIRouter:
     router = APIRouter(prefix="/admin")
 
     def require_admin(request: Request) -> None:
-        require_token(request.headers.get("authorization"), settings.admin_token, setting="ADSIEVE_ADMIN_TOKEN")
+        require_token(authorization(request.headers), settings.admin_token, setting="ADSIEVE_ADMIN_TOKEN")
 
     @router.post(
         "/rollback",

@@ -3,8 +3,21 @@
 import hmac
 
 from pydantic import SecretStr
+from starlette.datastructures import Headers
 
 from service.problems import HttpProblem
+
+
+def authorization(headers: Headers) -> str | None:
+    """The one ``Authorization`` header of a request; None where there are two, of which a proxy may have seen another.
+
+    Example:
+        >>> authorization(Headers({"Authorization": "Bearer secret"}))
+        'Bearer secret'
+        >>> authorization(Headers(raw=[(b"authorization", b"Bearer secret"), (b"authorization", b"Bearer x")]))
+    """
+    given = headers.getlist("authorization")
+    return given[0] if len(given) == 1 else None
 
 
 def require_token(authorization: str | None, token: SecretStr | None, *, setting: str) -> None:

@@ -76,6 +76,13 @@ def test_its_data_is_behind_the_admin_token_and_the_page_holds_none(admin, body)
         for answer in answers:
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
             assert "ADSIEVE_ADMIN_TOKEN" in answer.json()["detail"]
+    bare = TestClient(admin.app)
+    for twice in (["Bearer secret", "Bearer wrong"], ["Bearer wrong", "Bearer secret"], ["Bearer secret"] * 2):
+        headers = [("Authorization", one) for one in twice]
+        assert bare.get(READS[0], headers=headers).status_code == 401
+        assert bare.post("/admin/reload", headers=headers).status_code == 401
+    assert bare.get(f"{READS[0]}?token=secret&access_token=secret").status_code == 401
+    assert bare.get(READS[0], headers={"Cookie": "token=secret"}).status_code == 401
     assert admin.get("/console", headers={"Authorization": ""}).status_code == 200
     assert [admin.get(route).status_code for route in READS] == [200] * 3
 
