@@ -20,6 +20,9 @@ def csv(
         Path | None,
         typer.Option(metavar="FILE", help="Write such a mapping, guessed from the files with its reasons, and stop."),
     ] = None,
+    ad: Annotated[
+        str | None, typer.Option("--ad-id", metavar="COLUMN", help="With --propose: the column of ads, to guess less.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Convert a folder of CSV files: --propose a mapping, read it, then convert by it with --mapping and --out.
@@ -28,17 +31,21 @@ def csv(
     ads apart. The log is checked and appears whole, or the first fault is told with file, line, column and value.
     """
     try:
-        _csv(source, out, mapping, propose, as_json)
+        _csv(source, out, mapping, propose, ad, as_json)
     except LogError as error:
         error.next_step = error.next_step or "mend what the line above names, and run the same command again"
         raise
 
 
-def _csv(source: Path, out: Path | None, mapping: Path | None, propose: Path | None, as_json: bool) -> None:
+def _csv(
+    source: Path, out: Path | None, mapping: Path | None, propose: Path | None, ad: str | None, as_json: bool
+) -> None:
+    if ad is not None and propose is None:
+        raise InputError("--ad-id: helps --propose; a mapping says by itself which column becomes ad_id")
     if propose is not None:
         if mapping is not None or out is not None:
             raise InputError("--propose: writes a mapping and converts nothing; expected neither --mapping nor --out")
-        _propose(source, propose, as_json)
+        _propose(source, propose, ad, as_json)
     elif mapping is None or out is None:
         begin = shlex.join(["adsieve", "convert", "csv", str(source), "--propose", "mapping.yaml"])
         raise InputError("convert csv: expected --mapping FILE and --out DIR", next_step=f"begin with: {begin}")
@@ -46,10 +53,10 @@ def _csv(source: Path, out: Path | None, mapping: Path | None, propose: Path | N
         _convert(source, mapping, out, as_json)
 
 
-def _propose(source: Path, out: Path, as_json: bool) -> None:
+def _propose(source: Path, out: Path, ad: str | None, as_json: bool) -> None:
     from adlogs.csv_propose import propose_mapping
 
-    found = propose_mapping(source, out)
+    found = propose_mapping(source, out, ad)
     if as_json:
         print_json(found)
         return

@@ -1,7 +1,7 @@
 """Adds to the candidates of each request other ads of its day, where requests and candidates are files apart.
 
-A light ranker must also see what was not shown; of impressions adlogs/csv_days.py does the same. Memory holds the ids of
-requests and ads, a moment a request, and the distinct ads of each day; candidates pass request by request.
+A light ranker must also see what was not shown; of impressions adlogs/csv_days.py does the same. Memory holds the ids
+of requests and ads, a moment a request, and the distinct ads of each day; candidates pass request by request.
 
 Letters: N candidates, R requests of a slice, A ads, k draws a request.
 """

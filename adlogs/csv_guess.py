@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adlogs.csv_values import Kind, Reading, read_values, reads_as
+from adlogs.csv_words import outcome_words
 
 NULL_WORDS = ("", "NULL", "null", "NaN", "nan", "NA", "N/A", "n/a", "None", "\\N")
 """Texts that mean no value wherever they stand."""
@@ -69,6 +70,10 @@ def guess_column(name: str, texts: pa.Array) -> Guess:
     present = texts.drop_null()
     if not len(present):
         return Guess(reading=Reading(kind="text"), note="no value in the sample")
+    words = outcome_words(name, texts)
+    if words is not None and (words.note or not reads_as(present, Reading(kind="boolean"))):
+        reading = Reading(kind="boolean", true_values=words.true, false_values=words.false)
+        return Guess(reading=reading, note=words.note, is_flag=True)
     single = _single(name, present)
     if single is not None:
         return single

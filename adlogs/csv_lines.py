@@ -9,9 +9,10 @@ import pyarrow.compute as pc
 
 from adlogs.csv_folder import SampledFile
 from adlogs.csv_mapping import LABEL, PAIR_NAMES, QUERY_NAMES, Column
+from adlogs.csv_names import LABEL_WORDS, plain
 from adlogs.csv_proposal import Line
-from adlogs.csv_roles import Roles, plain
-from adlogs.csv_values import TIME_KINDS
+from adlogs.csv_roles import Roles
+from adlogs.csv_values import FALSE_WORDS, TIME_KINDS, TRUE_WORDS, Reading
 
 _RESERVED = QUERY_NAMES | PAIR_NAMES | {"valid_from", "status", "labels_as_of", "ads_as_of", "release"}
 _RESERVED |= {"ad_id", "ids", "bids", "objectives"}
@@ -28,14 +29,34 @@ def key_line(file: SampledFile, name: str, key: str, roles: Roles) -> Line:
         column = Column(name=key, type=unless(guess.reading.kind, "time"), format=guess.reading.time_format)
         return Line(name, column, "; ".join(filter(None, (comment, guess.note))), bool(guess.note))
     distinct = len(pc.unique(file.texts(name).drop_null()))
-    note = roles.notes.get("ad", "") if key == "ad_id" else ""
+    note = roles.notes.get({"ad_id": "ad", "user_id": "user"}.get(key, ""), "")
     return Line(name, Column(name=key), "; ".join(filter(None, (f"{distinct:,} values", note))), bool(note))
 
 
 def label_line(file: SampledFile, name: str) -> Line:
+    guess = file.guesses[name]
     rate = pc.mean(file.values(name).cast(pa.int8())).as_py() or 0.0
-    task = _OUTCOMES.get(plain(name), plain(name))
-    return Line(name, Column(name=f"{LABEL}{task.removeprefix(LABEL)}"), f"an outcome: 1 in {rate:.1%} of rows")
+    task = label_task(file, name)
+    column = Column(name=f"{LABEL}{task}", **_own_words(guess.reading))
+    comment = "; ".join(filter(None, (f"an outcome: 1 in {rate:.1%} of rows", guess.note)))
+    return Line(name, column, comment, bool(guess.note))
+
+
+def label_task(file: SampledFile, name: str) -> str:
+    """What an outcome is called: as its column, or as its word for 1 where the column's name says nothing.
+
+    ``clicked`` and a ``result`` of ``click`` are both click.
+    """
+    words = [word for word in file.guesses[name].reading.true_values if LABEL_WORDS.search(plain(word))]
+    task = plain(name) if LABEL_WORDS.search(plain(name)) or not words else plain(words[0])
+    return _OUTCOMES.get(task, task).removeprefix(LABEL)
+
+
+def _own_words(reading: Reading) -> dict[str, Any]:
+    """The words for 1 and 0, where they are not the usual ones."""
+    if (reading.true_values, reading.false_values) == (TRUE_WORDS, FALSE_WORDS):
+        return {}
+    return {"true_values": reading.true_values, "false_values": reading.false_values}
 
 
 def plain_line(file: SampledFile, name: str, taken: set[str]) -> Line:
@@ -59,6 +80,7 @@ def plain_line(file: SampledFile, name: str, taken: set[str]) -> Line:
         list=guess.reading.list_separator,
         format=guess.reading.time_format if kind == "time" else None,
         decimal_comma=guess.reading.decimal_comma and kind == "number",
+        **(_own_words(guess.reading) if kind == "boolean" else {}),
     )
     line = Line(name, column, "; ".join([comment, *notes]), bool(notes))
     if kind in TIME_KINDS and guess.reading.list_separator is None:

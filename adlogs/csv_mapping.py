@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from adlogs.csv_files import CsvFormat
-from adlogs.csv_values import TIME_KINDS, Kind, Reading
+from adlogs.csv_values import FALSE_WORDS, TIME_KINDS, TRUE_WORDS, Kind, Reading
 from contracts.config_errors import show
 from contracts.errors import ConfigError
 
@@ -51,6 +51,9 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         newest_first: Of a list: it begins with the latest event, and is turned around.
         format: Of type ``time``: as strptime has it; ISO 8601 unless given.
         decimal_comma: Of type ``number``: written as ``1.234,5``.
+        true_values: Of outcomes, ``shown`` and type ``boolean``: words that mean 1, in any case, where they are not 1,
+            true or yes; ``""`` is no value. Goes with ``false_values``, and a word that neither names is refused.
+        false_values: Words that mean 0.
     """
 
     name: str
@@ -60,6 +63,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     newest_first: bool = False
     format: str | None = None
     decimal_comma: bool = False
+    true_values: tuple[str, ...] | None = None
+    false_values: tuple[str, ...] | None = None
 
     @property
     def kind(self) -> Kind:
@@ -162,6 +167,8 @@ class CsvMapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             time_format=column.format,
             decimal_comma=column.decimal_comma,
             time_zone=self.time_zone,
+            true_values=TRUE_WORDS if column.true_values is None else column.true_values,
+            false_values=FALSE_WORDS if column.false_values is None else column.false_values,
         )
 
     def csv_format(self, table: TableMapping | Lookup) -> CsvFormat:
@@ -245,8 +252,23 @@ def _column_faults(path: str, column: Column, *, in_impressions: bool) -> Iterat
         yield f"{path}.list: the comma is that of the numbers, expected another separator, got ','"
     if column.newest_first and column.list is None:
         yield f"{path}.newest_first: only for a list, expected it to be absent"
+    yield from _word_faults(path, column)
     if column.side is not None and not in_impressions:
         yield f"{path}.side: only for impressions, expected it to be absent, got {column.side!r}"
+
+
+def _word_faults(path: str, column: Column) -> Iterator[str]:
+    """Words for 1 and 0: of the right types, both of them, and none twice."""
+    given = {"true_values": column.true_values, "false_values": column.false_values}
+    words = {name: [word.strip().lower() for word in words] for name, words in given.items() if words is not None}
+    for name in words if column.kind not in ("label", "boolean") else ():
+        yield f"{path}.{name}: only for outcomes, shown and type boolean, expected it to be absent"
+    for name in given if words else ():
+        if not words.get(name):
+            yield f"{path}.{name}: expected the words that mean {int(name == 'true_values')}, got {show(given[name])}"
+    both = set(words.get("true_values", ())) & set(words.get("false_values", ()))
+    if both:
+        yield f"{path}.true_values: {sorted(both)[0]!r} stands among false_values too, expected it in one of them"
 
 
 def _lookup_faults(mapping: CsvMapping) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adlogs.csv_folder import SampledFile
-from adlogs.csv_roles import plain
+from adlogs.csv_names import plain
 from contracts.columns import instants
 
 LONG_LIST = 8

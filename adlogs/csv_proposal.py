@@ -55,6 +55,7 @@ class Proposal:
         has_naive_times: Whether times name no zone.
         unused: Files that nothing leads to.
         taken: Names in the log that are given, by side of the request.
+        all_shown: Whether each row seems to be an ad that was shown.
     """
 
     sections: list[Section] = field(default_factory=list)
@@ -62,6 +63,7 @@ class Proposal:
     has_naive_times: bool = False
     unused: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
+    all_shown: bool = False
 
 
 def line_row(section: Section, line: Line) -> dict[str, Any]:
@@ -88,13 +90,13 @@ def proposal_text(proposal: Proposal, directory: Path, out: Path, notes: dict[st
         f"time_zone: UTC{zone}",
         "scenario: standard  # of every request and ad: the name under which a release serves",
     ]
-    if proposal.sections[0].path == "impressions":
+    if proposal.all_shown:
         lines += [
             f"eligible_per_request: {ELIGIBLE_PER_REQUEST}"
             "  # check: the rows are what was shown; so many other ads of the day join each request as not shown",
         ]
     lines += [f"# {file}: no column leads to it, so it is not used" for file in proposal.unused]
-    lines += [f"# check: {note}" for name, note in notes.items() if name != "ad"]
+    lines += [f"# check: {note}" for name, note in notes.items() if name not in ("ad", "user")]
     in_lookups = False
     for section in proposal.sections:
         if section.path.startswith("lookups.") and not in_lookups:

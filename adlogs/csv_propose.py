@@ -8,30 +8,33 @@ import pyarrow.compute as pc
 
 from adlogs.csv_facts import fact_lines
 from adlogs.csv_folder import SAMPLE_ROWS, SampledFile, pattern_of, sample_folder
+from adlogs.csv_join import Join
 from adlogs.csv_lines import changed, fixed_line, free_name, key_line, plain_line, unless
 from adlogs.csv_mapping import Column, CsvMapping
+from adlogs.csv_names import plain
 from adlogs.csv_order import SequenceNames, sequence_names
 from adlogs.csv_proposal import Line, Proposal, Section, line_row, proposal_text
-from adlogs.csv_roles import Join, Roles, find_roles, plain
+from adlogs.csv_roles import Roles, find_roles
 from adlogs.csv_values import TIME_KINDS
 from contracts.artifact import write_bytes
 from contracts.config import load_config
 from contracts.errors import InputError
 
 
-def propose_mapping(directory: Path, out: Path) -> dict[str, Any]:
+def propose_mapping(directory: Path, out: Path, ad: str | None = None) -> dict[str, Any]:
     """Write a mapping for the CSV files of a folder, to be read and mended.
 
     Args:
         directory: Folder of the CSV files.
         out: YAML file to write; none is there yet.
+        ad: The column of ads, where files and names do not tell it.
 
     Returns:
         ``columns``: a row each, with ``table``, ``file``, ``column``, ``name`` (null where it is left out), ``type``,
         ``why`` and ``check``; ``unused``: files that nothing leads to; and ``notes``: what the whole lacks.
 
     Raises:
-        LogError: No file has ids of ads, or one cannot be read.
+        LogError: No file has ids of ads, several columns may be the id, or a file cannot be read.
         InputError: ``out`` is there already.
     """
     if out.exists():
@@ -40,13 +43,13 @@ def propose_mapping(directory: Path, out: Path) -> dict[str, Any]:
             next_step="remove it, or choose another name after --propose",
         )
     files = sample_folder(directory)
-    roles = find_roles(files)
+    roles = find_roles(files, ad)
     proposal = _proposal(directory, files, roles)
     write_bytes(out, proposal_text(proposal, directory, out, roles.notes).encode())
     load_config(out, CsvMapping)
     return {"columns": [line_row(section, line) for section in proposal.sections for line in section.lines]} | {
         "unused": proposal.unused,
-        "notes": [note for name, note in roles.notes.items() if name != "ad"],
+        "notes": [note for name, note in roles.notes.items() if name not in ("ad", "user")],
     }
 
 
@@ -77,7 +80,14 @@ def _proposal(directory: Path, files: list[SampledFile], roles: Roles) -> Propos
         section.note = f"{join.overlap:.0%} of the values of {join.column} have a row here"
         sections.append(section)
     proposal.sections = sections
+    proposal.all_shown = roles.requests is None or _all_shown(roles, facts)
     return proposal
+
+
+def _all_shown(roles: Roles, facts: list[Line]) -> bool:
+    """Whether candidates that are apart from requests are only what was shown: each has an outcome."""
+    told = {line.column.name for line in facts if not line.left_out} & {"stage", "shown", "position"}
+    return not told and bool(roles.labels) and not any(roles.facts.values(name).null_count for name in roles.labels[:1])
 
 
 def _section(path: str, file: SampledFile, directory: Path, lines: list[Line]) -> Section:

@@ -19,15 +19,18 @@ MICROSECONDS = pa.timestamp("us", tz="UTC")
 _EXPECTED = {
     "integer": "a whole number",
     "number": "a finite number",
-    "boolean": "one of 1, 0, true, false, yes, no",
-    "label": "1 or 0, true or false, or no value where the outcome is not known",
+    "boolean": "one of 1, 0, true, false, yes, no, or the words that true_values and false_values of the mapping name",
+    "label": "1 or 0, true or false, yes or no, or the words that true_values and false_values of the mapping name; no "
+    "value where the outcome is not known",
     "time": "an ISO 8601 time such as 2026-03-01T12:00:00Z",
     "unix_s": "seconds since 1970",
     "unix_ms": "milliseconds since 1970",
     "unix_us": "microseconds since 1970",
 }
 _UNITS = {"unix_s": 1_000_000, "unix_ms": 1_000, "unix_us": 1}
-_TRUE, _FALSE = pa.array(["1", "true", "t", "yes", "y", "1.0"]), pa.array(["0", "false", "f", "no", "n", "0.0"])
+TRUE_WORDS, FALSE_WORDS = ("1", "true", "t", "yes", "y", "1.0"), ("0", "false", "f", "no", "n", "0.0")
+"""What a label or boolean may read, in any case, where the mapping names no words."""
+
 _DECIMAL_COMMA = r"^[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?$"
 _ZONED = r"([zZ]|[+-]\d{2}:?\d{2})$"
 _LATEST_US = 253_402_300_800_000_000  # the year 10000: later numbers are milliseconds taken for seconds, or the like
@@ -44,6 +47,9 @@ class Reading:
         time_format: Of kind ``time``, as strptime has it; None is ISO 8601.
         time_zone: Of times that name none.
         decimal_comma: Of kind ``number``: written as ``1.234,5``.
+        true_values: Of kinds ``label`` and ``boolean``: the words that mean 1, in any case; an empty one stands for no
+            value.
+        false_values: The words that mean 0.
     """
 
     kind: Kind
@@ -52,6 +58,8 @@ class Reading:
     time_format: str | None = None
     time_zone: str = "UTC"
     decimal_comma: bool = False
+    true_values: tuple[str, ...] = TRUE_WORDS
+    false_values: tuple[str, ...] = FALSE_WORDS
 
 
 class BadValueError(Exception):
@@ -120,9 +128,9 @@ def _converted(texts: pa.Array, reading: Reading) -> pa.Array:
             plain = _with_decimal_point(trimmed) if reading.decimal_comma else trimmed
             return _finite(plain.cast(pa.float64()))
         case "boolean":
-            return _booleans(trimmed)
+            return _booleans(trimmed, reading)
         case "label":
-            return _booleans(trimmed).cast(pa.int8())
+            return _booleans(trimmed, reading).cast(pa.int8())
         case "time":
             return _times(trimmed, reading)
     micros = pc.round(pc.multiply(_finite(trimmed.cast(pa.float64())), float(_UNITS[reading.kind])))
@@ -151,13 +159,19 @@ def _finite(values: pa.Array) -> pa.Array:
     return values
 
 
-def _booleans(texts: pa.Array) -> pa.Array:
+def _booleans(texts: pa.Array, reading: Reading) -> pa.Array:
+    true_words, false_words = (
+        pa.array([word.strip().lower() for word in words], pa.string())
+        for words in (reading.true_values, reading.false_values)
+    )
     lower = pc.utf8_lower(texts)
-    true = pc.is_in(lower, value_set=_TRUE)
-    known = pc.or_(pc.or_(true, pc.is_in(lower, value_set=_FALSE)), texts.is_null())
+    if "" in (*true_words.to_pylist(), *false_words.to_pylist()):
+        lower = lower.fill_null("")
+    true = pc.is_in(lower, value_set=true_words)
+    known = pc.or_(pc.or_(true, pc.is_in(lower, value_set=false_words)), lower.is_null())
     if len(texts) and not pc.all(known).as_py():
         raise _RefusedError
-    return pc.if_else(texts.is_valid(), true, pa.scalar(None, pa.bool_()))
+    return pc.if_else(lower.is_valid(), true, pa.scalar(None, pa.bool_()))
 
 
 def _times(texts: pa.Array, reading: Reading) -> pa.Array:
@@ -234,4 +248,10 @@ def _expected(reading: Reading) -> str:
         return f"a time written as {reading.time_format}"
     if reading.decimal_comma:
         return "a number with a decimal comma, such as 1.234,5"
+    if reading.kind in ("label", "boolean") and (reading.true_values, reading.false_values) != (
+        TRUE_WORDS,
+        FALSE_WORDS,
+    ):
+        true, false = (" or ".join(map(repr, words)) for words in (reading.true_values, reading.false_values))
+        return f"{true} of true_values, or {false} of false_values"
     return _EXPECTED[reading.kind]

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from adlogs.csv_roles import AD_WORDS, LABEL_WORDS, REQUEST_WORDS, USER_WORDS, plain
+from adlogs.csv_names import AD_WORDS, LABEL_WORDS, REQUEST_WORDS, USER_WORDS, best_named, plain
 from adlogs.evidence import codes_of, constancy
 from adlogs.infer_sample import ParquetSample, Sample, TableSample, flat_sample
 from contracts.columns import instants, numbers
@@ -171,7 +171,7 @@ def _named(path: Path, table: TableSample, what: str, given: str | None, words: 
     exact = f"{what}_id"
     if given is None and exact in table.names:
         return exact
-    return given or next((name for name in table.names if words.search(plain(name))), None)
+    return given or best_named(list(table.names), words)
 
 
 def _is_label(name: str, table: TableSample) -> bool:

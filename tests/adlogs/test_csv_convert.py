@@ -272,6 +272,22 @@ def test_text_that_is_no_utf8_is_told_with_its_file(folder: Path, convert: Any) 
         ),
         ("eligible_per_request: 0", "eligible_per_reqest: 0", "did you mean 'eligible_per_request'?"),
         ('list: ";"', 'list: ""', "expected what separates the values"),
+        (
+            "name: label_click",
+            "name: label_click, true_values: [x]",
+            "tapped.false_values: expected the words that mean 0",
+        ),
+        (
+            "name: label_click",
+            "name: label_click, true_values: [X], false_values: [y, x]",
+            "tapped.true_values: 'x' stands among false_values too",
+        ),
+        ("name: color,", "name: color, true_values: [a], false_values: [b],", "color.true_values: only for outcomes"),
+        (
+            "name: label_click",
+            'name: label_click, true_values: ["1"], false_values: ["no"]',
+            "column 'tapped' is '0', expected '1' of true_values, or 'no' of false_values",
+        ),
     ],
 )
 def test_a_mapping_that_does_not_fit(before: str, after: str, message: str, folder: Path, convert: Any) -> None:

@@ -159,3 +159,122 @@ def test_what_cannot_be_proposed(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(LogError, match=r"numbers\.csv: no column looks like the id of an ad"):
         propose_mapping(tmp_path / "empty", tmp_path / "other.yaml")
     assert not (tmp_path / "other.yaml").exists()
+
+
+def flat(path: Path, outcomes: list[str], name: str = "result") -> None:
+    rows = [
+        [f"2026-03-0{n % 9 + 1}T12:{n % 60:02d}:00Z", f"u{n % 31}", f"a{n % 7}", outcomes[n % len(outcomes)]]
+        for n in range(300)
+    ]
+    write(path, ["time", "user", "ad", name], rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "outcomes", "task", "true", "false", "check"),
+    [
+        ("clicked", ["Y", "N", "N"], "click", None, None, False),
+        ("clicked", ["t", "f"], "click", None, None, False),
+        ("is_click", ["click", "noclick", "noclick"], "click", ("click",), ("noclick",), False),
+        ("result", ["clicked", "not clicked"], "click", ("clicked",), ("not clicked",), True),
+        ("conversion", ["1", "-1"], "conversion", ("1",), ("-1",), False),
+        ("purchase", ["paid", "open", "open"], "purchase", ("paid",), ("open",), True),
+        ("event", ["view", "click", "purchase", "view"], "click", ("click", "purchase"), ("view",), True),
+        ("purchased", ["x", "", ""], "purchased", ("x",), ("",), True),
+        ("objective", ["click", "view"], None, None, None, False),
+        ("color", ["red", "blue"], None, None, None, False),
+    ],
+)
+def test_words_of_outcomes(
+    name: str,
+    outcomes: list[str],
+    task: str | None,
+    true: tuple[str, ...] | None,
+    false: tuple[str, ...] | None,
+    check: bool,
+    tmp_path: Path,
+) -> None:
+    flat(tmp_path / "log.csv", outcomes, name)
+    rows, mapping = proposed(tmp_path, tmp_path / "mapping.yaml")
+    assert mapping.impressions is not None
+    column = mapping.impressions.columns[name]
+    assert column.name.startswith("label_") == (task is not None)
+    if task is not None:
+        assert column.name == f"label_{task}"
+        assert (column.true_values, column.false_values) == (true, false)
+        assert rows[f"log.csv/{name}"]["check"] is check
+
+
+def nameless(path: Path, ads_a_request: int, columns: list[str]) -> None:
+    """Rows whose names say nothing: k1 with a city each, k2 with a color and a house each; x counts rows."""
+    source = random.Random(9)
+    rows = []
+    for number in range(400):
+        person = source.randrange(40)
+        for good in source.sample(range(60), ads_a_request):
+            moment = f"2026-03-0{number % 9 + 1}T{number % 24:02d}:{number % 60:02d}:{number // 60:02d}Z"
+            values = {
+                "t": moment,
+                "k1": f"p{person}",
+                "city": f"c{person % 9}",
+                "x": len(rows),
+                "clicked": len(rows) % 2,
+            }
+            values |= {"k2": f"g{good}", "color": f"o{good % 12}", "house": f"h{good % 6}"}
+            values |= {"user": values["k1"], "ad_format": f"f{good % 3}", "creative_id": values["k2"]}
+            rows.append([values[name] for name in columns])
+    write(path, columns, rows)
+
+
+def test_ads_are_found_by_what_they_settle_and_how_they_stand_in_requests(tmp_path: Path) -> None:
+    nameless(tmp_path / "log.csv", 4, ["t", "k1", "city", "x", "k2", "color", "house", "clicked"])
+    rows, mapping = proposed(tmp_path, tmp_path / "mapping.yaml")
+    columns = mapping.impressions.columns  # type: ignore[union-attr]
+    assert {name: columns[name].name for name in ("k1", "k2", "color")} == {
+        "k1": "user_id",
+        "k2": "ad_id",
+        "color": "color",
+    }
+    assert (columns["color"].belongs_to, columns["city"].belongs_to) == ("ad", "query")
+    assert rows["log.csv/k2"]["check"]
+    assert "no name says so: it settles color, house" in rows["log.csv/k2"]["why"]
+    assert "k1 comes again at a moment" in rows["log.csv/k2"]["why"]
+
+
+def test_with_a_user_known_the_ad_is_what_settles_other_things(tmp_path: Path) -> None:
+    nameless(tmp_path / "log.csv", 1, ["t", "user", "city", "x", "k2", "color", "house", "clicked"])
+    rows, _ = proposed(tmp_path, tmp_path / "mapping.yaml")
+    assert rows["log.csv/k2"]["name"] == "ad_id"
+    assert rows["log.csv/user"]["name"] == "user_id"
+
+
+def test_where_evidence_does_not_decide_a_person_is_asked(tmp_path: Path) -> None:
+    nameless(tmp_path / "log.csv", 1, ["t", "k1", "city", "x", "k2", "color", "house", "clicked"])
+    message = "cannot tell which column is the id of the ad: k1 settles city; k2 settles color, house"
+    with pytest.raises(LogError, match=message) as raised:
+        propose_mapping(tmp_path, tmp_path / "mapping.yaml")
+    assert "--ad-id COLUMN" in str(raised.value.next_step)
+    with pytest.raises(LogError, match=r"--ad-id k3: .* has no such column"):
+        propose_mapping(tmp_path, tmp_path / "mapping.yaml", "k3")
+    found = propose_mapping(tmp_path, tmp_path / "mapping.yaml", "k2")["columns"]
+    assert {row["column"]: row["check"] for row in found if row["name"] == "ad_id"} == {"k2": False}
+
+
+def test_the_name_that_says_most_is_the_id(tmp_path: Path) -> None:
+    """Neither the format of the ad, nor a look-up table whose name says nothing, stands for an ad that is named."""
+    nameless(tmp_path / "log.csv", 1, ["t", "k1", "ad_format", "color", "creative_id", "clicked"])
+    write(tmp_path / "k.csv", ["k1", "age"], [[f"p{n}", n % 7] for n in range(40)])
+    rows, mapping = proposed(tmp_path, tmp_path / "mapping.yaml")
+    assert rows["log.csv/creative_id"]["name"] == "ad_id"
+    assert mapping.ads is None
+    assert set(mapping.lookups) == {"k"}
+
+
+def test_apart_files_of_what_was_shown_alone_get_eligible_ads(tmp_path: Path) -> None:
+    moments = [[f"r{n}", f"2026-03-0{n % 9 + 1}T12:00:00Z", f"u{n % 9}"] for n in range(200)]
+    write(tmp_path / "requests.csv", ["request", "time", "user"], moments)
+    pairs = [[f"r{n // 2}", f"a{n % 17}", n % 3 // 2] for n in range(400)]
+    write(tmp_path / "ads.csv", ["ad", "color"], [[f"a{n}", n % 3] for n in range(17)])
+    write(tmp_path / "pairs.csv", ["request", "ad", "clicked"], pairs)
+    assert proposed(tmp_path, tmp_path / "mapping.yaml")[1].eligible_per_request > 0
+    write(tmp_path / "pairs.csv", ["request", "ad", "clicked"], [*pairs, ["r0", "a9", ""]])
+    assert proposed(tmp_path, tmp_path / "other.yaml")[1].eligible_per_request == 0

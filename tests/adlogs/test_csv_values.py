@@ -78,3 +78,13 @@ def test_the_first_text_that_cannot_be_read(texts: list[str], how: dict[str, obj
         read(texts, **how)
     assert raised.value.row == row
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", ["label", "boolean"])
+def test_words_for_outcomes(kind: str) -> None:
+    words = {"true_values": ("Click", "buy "), "false_values": ("no click", "")}
+    found = read(["click", " BUY", "No Click", None, ""], kind=kind, **words)
+    assert found == [1, 1, 0, 0, 0]
+    assert read(["click", None], kind=kind, true_values=("click",), false_values=("no",)) == [1, None]
+    with pytest.raises(BadValueError, match="'1', expected 'Click' or 'buy ' of true_values, or 'no click' or ''"):
+        read(["click", "1"], kind=kind, **words)
