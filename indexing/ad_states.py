@@ -4,6 +4,7 @@ Shapes: N ads, in the order in which the log first named them.
 """
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,18 +68,29 @@ class AdStates:
 
     def take_in(self, update: Update) -> int:
         """Note the state that an update sets; returns the ad's place."""
-        slot = self.slot(update.ad_id)
-        if update.status is not None:
-            self._status[slot] = _STATUS_CODES.get(update.status, _UNKNOWN)
-            self._status_seq[slot], self._status_at[slot] = update.seq, update.at
-        if update.bid is not UNSET:
-            self._bids[slot] = np.nan if update.bid is None else update.bid
-            self._bid_seq[slot], self._bid_at[slot] = update.seq, update.at
-        if update.takedown is not None:
-            self._taken_down[slot] = update.takedown
-        if update.budget is not UNSET:
-            self._spent[slot] = update.budget is not None and update.budget <= 0
-        return slot
+        return self.take_in_all([update])[0]
+
+    def take_in_all(self, updates: Sequence[Update]) -> list[int]:
+        """Note the states that updates set, in their order; returns the place of each one's ad."""
+        slots, bids, bid_seq, bid_at = self.slots, self._bids, self._bid_seq, self._bid_at
+        places = []
+        for update in updates:
+            slot = slots.get(update.ad_id)
+            if slot is None:
+                slot = self.slot(update.ad_id)
+            places.append(slot)
+            bid = update.bid
+            if bid is not UNSET:
+                bids[slot] = np.nan if bid is None else bid
+                bid_seq[slot], bid_at[slot] = update.seq, update.at
+            if update.status is not None:
+                self._status[slot] = _STATUS_CODES.get(update.status, _UNKNOWN)
+                self._status_seq[slot], self._status_at[slot] = update.seq, update.at
+            if update.takedown is not None:
+                self._taken_down[slot] = update.takedown
+            if update.budget is not UNSET:
+                self._spent[slot] = update.budget is not None and update.budget <= 0
+        return places
 
     def at(self, slots: np.ndarray) -> States:
         """The states of ads by place [N]."""

@@ -229,15 +229,17 @@ class OverlayWriter:
         """
         log_id = self._log_id = end.log
         touched, contents, read_to, count = set[int](), list[NewAd](), self._read_to, 0
-        for update in self._log.read(UpdatePosition(log=log_id, seq=read_to)):
-            count += 1
-            read_to = update.seq
-            touched.add(self._states.take_in(self._held.over(update)))
-            if update.takedown is not None or update.budget is not UNSET:
-                self._told.append(update)
-            content = update.content
-            if content is not None and (update.seq > self._done or content.scenario != self._index.scenario):
-                contents.append(NewAd(update.ad_id, update.seq, content))
+        for updates in self._log.read_lots(UpdatePosition(log=log_id, seq=read_to)):
+            count += len(updates)
+            read_to = updates[-1].seq
+            counted = [self._held.over(update) for update in updates] if self._held else updates
+            touched.update(self._states.take_in_all(counted))
+            for update in updates:
+                if update.takedown is not None or update.budget is not UNSET:
+                    self._told.append(update)
+                content = update.content
+                if content is not None and (update.seq > self._done or content.scenario != self._index.scenario):
+                    contents.append(NewAd(update.ad_id, update.seq, content))
         self._ads.extend(self._states.ids[len(self._ads) :])
         slots = np.fromiter(touched, np.int64, len(touched))
         self._rows.set_states(slots, self._ads, self._effect(slots))

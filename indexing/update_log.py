@@ -103,6 +103,10 @@ class UpdateLog:
         """
         return self._reader.read(after)
 
+    def read_lots(self, after: UpdatePosition | None = None) -> Iterator[list[Update]]:
+        """As :meth:`read`, some thousands at once."""
+        return self._reader.read_lots(after)
+
     def append(self, updates: Updates) -> UpdatePosition:
         """Append updates, all or none, in order; they are on disk when this returns. Their ``seq`` is set here.
 

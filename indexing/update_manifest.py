@@ -12,7 +12,7 @@ import msgspec
 from contracts.artifact import write_json
 from contracts.errors import ArtifactError
 from indexing.update_given import read_given
-from indexing.update_segment import scan
+from indexing.update_scan import SegmentScan
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def check_manifest(manifest: LogManifest) -> None:
 
 def _are_apart(directory: Path, segments: Sequence[Segment]) -> bool:
     """Whether each segment ends before the next one; not where a compaction was killed between two sets of them."""
-    ends = [scan((directory / one.name).read_bytes(), one.first - 1).seq for one in segments]
+    ends = [SegmentScan(directory / one.name, seq=one.first - 1).finish().seq for one in segments]
     return all(end < following.first for end, following in zip(ends, segments[1:], strict=False))
 
 

@@ -9,7 +9,7 @@ from contracts.release import UpdatePosition
 from indexing.update_given import Place, trusted_end
 from indexing.update_manifest import MANIFEST, WAY_OUT, LogManifest, read_log_manifest
 from indexing.update_record import Update
-from indexing.update_segment import scan
+from indexing.update_scan import SegmentScan
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class LogReader:
         places = [place for place in (*known, noted) if place is not None and place.segment == last.name]
         start = Place(last.name, 0, last.first - 1)
         place = max((place for place in places if place.offset <= size), key=lambda one: one.offset, default=start)
-        scanned = scan(self.rest(place), place.seq)
+        scanned = SegmentScan(self.directory / last.name, place.offset, place.seq).finish()
         self.found_end(manifest, Place(last.name, place.offset + scanned.size, scanned.seq))
         return Place(last.name, place.offset + scanned.size, scanned.seq)
 
@@ -65,15 +65,20 @@ class LogReader:
 
     def read(self, after: UpdatePosition | None) -> Iterator[Update]:
         """Updates after a position, in order; a compaction meanwhile is noticed."""
+        for updates in self.read_lots(after):
+            yield from updates
+
+    def read_lots(self, after: UpdatePosition | None) -> Iterator[list[Update]]:
+        """As :meth:`read`, some thousands at once."""
         manifest = read_log_manifest(self.directory)
         if manifest is None:
             return
         seq = seq_in(manifest, after)
         while True:
             try:
-                for update in self._read(manifest, seq):
-                    seq = update.seq
-                    yield update
+                for updates in self._read(manifest, seq):
+                    seq = updates[-1].seq
+                    yield updates
                 return
             except FileNotFoundError as error:
                 newer = self._newer(manifest, error)
@@ -96,12 +101,14 @@ class LogReader:
         except OSError as error:
             raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
 
-    def _read(self, manifest: LogManifest, after: int) -> Iterator[Update]:
+    def _read(self, manifest: LogManifest, after: int) -> Iterator[list[Update]]:
         for place in self._places(manifest, after):
-            scanned = scan(self.rest(place), place.seq)
+            scanned = SegmentScan(self.directory / place.segment, place.offset, place.seq)
+            for updates in scanned:
+                if new := [update for update in updates if update.seq > after]:
+                    yield new
             if scanned.damaged:
                 self._note_damage(place, scanned.damaged)
-            yield from (update for update in scanned.updates if update.seq > after)
             self._read_to = manifest.log, Place(place.segment, place.offset + scanned.size, scanned.seq)
 
     def _places(self, manifest: LogManifest, after: int) -> Iterator[Place]:

@@ -16,7 +16,7 @@ An ad is servable where its status is active, it is not taken down and its budge
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -26,7 +26,7 @@ from contracts.errors import InputError
 from contracts.records import STATUSES
 
 
-class Content(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Content(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A row of the ads dataset, but for status and bid, which are state.
 
     Args:
@@ -44,7 +44,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     features: dict[str, Any] = {}
 
 
-class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What is new of one ad; what is unset stays as it is.
 
     Args:
@@ -104,6 +104,7 @@ def check_update(update: Update) -> None:
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Update)
+_many_decoder = msgspec.json.Decoder(list[Update])
 
 
 def encode_update(update: Update) -> bytes:
@@ -123,3 +124,13 @@ def decode_update(line: bytes | memoryview) -> Update:
         msgspec.DecodeError: It is no update.
     """
     return _decoder.decode(line)
+
+
+def decode_updates(lines: Sequence[bytes]) -> list[Update]:
+    """Read several at once, which takes a fraction of the time; errors as of :func:`decode_update`.
+
+    Example:
+        >>> decode_updates([encode_update(Update(ad_id=name, at=0, bid=1.0)) for name in "ab"])[1].ad_id
+        'b'
+    """
+    return _many_decoder.decode(b"[%s]" % b",".join(lines))

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from msgspec import UNSET
 
 from indexing.ad_states import AdStates
 from indexing.overlay_stops import HOSTS, STOPS, Stops
 from indexing.update_manifest import is_segment
 from indexing.update_record import Update
-from indexing.update_segment import scan
+from indexing.update_scan import SegmentScan
 
 
 def stops_left(log: Path | None, store: Path, *, now_us: int) -> list[Update]:
@@ -40,4 +41,5 @@ def stops_left(log: Path | None, store: Path, *, now_us: int) -> list[Update]:
 def _lines(directory: Path) -> Iterator[Update]:
     for path in directory.glob("*.jsonl"):
         if is_segment(path.name):
-            yield from scan(path.read_bytes(), int(path.name[:16]) - 1).updates
+            for updates in SegmentScan(path):
+                yield from (one for one in updates if one.takedown is not None or one.budget is not UNSET)

@@ -7,7 +7,6 @@ readers ignore it and the next writer goes on in another segment. A damaged line
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from zlib import crc32
 
@@ -20,24 +19,8 @@ _CRC_DIGITS = 8
 _SEQ = re.compile(rb'"seq":([0-9]{1,18})\b')
 _PIECE = 4096
 _MAX_LOST = 1_000_000
-_JSON_AT = _CRC_DIGITS + 3  # after the checksum, a space, the flag and a space
-
-
-@dataclass(frozen=True)
-class Scanned:
-    """What a stretch of a segment holds.
-
-    Args:
-        updates: Of whole batches, in order.
-        size: Bytes of whole batches; the rest of the stretch is unfinished.
-        seq: Of the last line of these; estimated where that line is damaged, so that no number is given twice.
-        damaged: Lines of the stretch that were skipped, from 1 on.
-    """
-
-    updates: list[Update]
-    size: int
-    seq: int
-    damaged: list[int]
+BODY_AT = _CRC_DIGITS + 1
+JSON_AT = BODY_AT + 2  # after the flag and a space
 
 
 def encode_batch(updates: Sequence[Update]) -> bytes:
@@ -57,48 +40,17 @@ def encode_pieces(updates: Iterable[Update]) -> Iterator[bytes]:
         piece = after
 
 
-def scan(data: bytes, seq: int = 0) -> Scanned:
-    """Read all whole batches of ``data``, which begins at a line's start after the update ``seq``.
-
-    Example:
-        >>> batch = encode_batch([Update(seq=1, ad_id="a", at=0, bid=1.0), Update(seq=2, ad_id="b", at=0, bid=2.0)])
-        >>> whole = scan(batch + batch[:-2])
-        >>> [update.ad_id for update in whole.updates], whole.size == len(batch)
-        (['a', 'b'], True)
-    """
-    updates: list[Update] = []
-    damaged: list[int] = []
-    num_whole = size = at = num_damaged = 0
-    whole_seq = seq
-    *lines, rest = data.split(b"\n")
-    for number, line in enumerate([*lines, *_whole(rest)], 1):
-        at = min(at + len(line) + 1, len(data))
-        if not line:  # the end of a line that was whole without it
-            size = at if size == at - 1 else size
-            continue
-        update = read_line(line)
-        if update is None:
-            damaged.append(number)
-            seq = _lost_seq(line, seq)
-        else:
-            updates.append(update)
-            seq = update.seq
-        if update is None or line[_CRC_DIGITS + 1 : _CRC_DIGITS + 2] == _LAST:
-            num_whole, size, whole_seq, num_damaged = len(updates), at, seq, len(damaged)
-    return Scanned(updates[:num_whole], size, whole_seq, damaged[:num_damaged])
+def ends_batch(line: bytes) -> bool:
+    """Whether the flag of a line says that it is the last of its batch."""
+    return line[BODY_AT : BODY_AT + 1] == _LAST
 
 
 def cut_seq(rest: bytes, seq: int) -> int:
     """The largest number that may have been given in what was cut off after the update ``seq``."""
-    return _lost_seq(rest, seq + rest.count(b"\n"))
+    return lost_seq(rest, seq + rest.count(b"\n"))
 
 
-def _whole(rest: bytes) -> list[bytes]:
-    """The last line, where its checksum tells that nothing but its end is missing or damaged."""
-    return [rest] if rest and read_line(rest) is not None else []
-
-
-def _lost_seq(line: bytes, seq: int) -> int:
+def lost_seq(line: bytes, seq: int) -> int:
     """The number of the last update in a damaged line; two lines are one where the line's end between them is lost."""
     found = [int(digits) for digits in _SEQ.findall(line)]
     return max([seq + 1, *(one for one in found if one <= seq + _MAX_LOST)])
@@ -112,8 +64,8 @@ def read_line(line: bytes) -> Update | None:
 
 def _read_exactly(line: bytes) -> Update | None:
     try:
-        if int(line[:_CRC_DIGITS], 16) != crc32(memoryview(line)[_CRC_DIGITS + 1 :]):
+        if int(line[:_CRC_DIGITS], 16) != crc32(memoryview(line)[BODY_AT:]):
             return None
-        return decode_update(memoryview(line)[_JSON_AT:])
+        return decode_update(memoryview(line)[JSON_AT:])
     except (ValueError, msgspec.DecodeError):  # a ValueError is also what text that is no UTF-8 raises
         return None

@@ -6,7 +6,6 @@ A segment that is as it was is not opened; of one that grew only what is new is 
 the first command after the damage, and a log of any length costs little more than its last segment.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ import msgspec
 
 from contracts.artifact import write_bytes
 from indexing.update_manifest import read_log_manifest
-from indexing.update_segment import read_line, scan
+from indexing.update_scan import STRETCH, SegmentScan
+from indexing.update_segment import read_line
 
 SURVEYED = "surveyed"
 _CONTENT = b'"content":{'
-_LINES_WITH_CONTENT = re.compile(rb'^.*"content":\{.*$', re.MULTILINE)
 
 
 class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,34 +93,46 @@ def brought(found: Survey, ids: Iterable[str]) -> dict[str, int]:
 
 
 def _with_content(path: Path, size: int) -> Iterator[tuple[str, int]]:
-    for found in _LINES_WITH_CONTENT.finditer(path.read_bytes(), 0, size):
-        update = read_line(found[0])
-        if update is not None and update.content is not None:
-            yield update.ad_id, update.content.valid_from
+    with open(path, "rb") as file:
+        for line in file:
+            size -= len(line)
+            update = read_line(line.rstrip(b"\n")) if _CONTENT in line else None
+            if update is not None and update.content is not None:
+                yield update.ad_id, update.content.valid_from
+            if size <= 0:
+                return
 
 
 def _look(path: Path, seq: int, before: Surveyed | None) -> Surveyed:
     status = path.stat()
     if before is not None and (status.st_size, status.st_mtime_ns) == (before.size, before.time):
         return before
-    data = path.read_bytes()
-    if before is None or crc32(data[: before.bytes]) != before.crc:
+    if before is None or _crc(path, 0, before.bytes) != before.crc:
         before = Surveyed(bytes=0, crc=0, size=0, time=0, seq=seq, damaged=0, where="", has_content=False)
-    new = data[before.bytes :]
-    scanned = scan(new, before.seq)
+    scanned = SegmentScan(path, before.bytes, before.seq)
+    has_content = any([any(update.content is not None for update in updates) for updates in scanned])
     where = f"{path}: line {scanned.damaged[0]}" if scanned.damaged else ""
     if where and before.bytes:
         where += f" after byte {before.bytes}"
     return Surveyed(
         bytes=before.bytes + scanned.size,
-        crc=crc32(new[: scanned.size], before.crc),
+        crc=_crc(path, before.bytes, scanned.size, before.crc),
         size=status.st_size,
         time=status.st_mtime_ns,
         seq=scanned.seq,
         damaged=before.damaged + len(scanned.damaged),
         where=before.where or where,
-        has_content=before.has_content or _CONTENT in new,
+        has_content=before.has_content or has_content,
     )
+
+
+def _crc(path: Path, start: int, size: int, crc: int = 0) -> int:
+    """Of ``size`` bytes from ``start`` on, or of what is there of them; ``crc`` is that of what stands before."""
+    with open(path, "rb") as file:
+        file.seek(start)
+        while size > 0 and (data := file.read(min(size, STRETCH))):
+            crc, size = crc32(data, crc), size - len(data)
+    return crc
 
 
 def _noted(directory: Path) -> dict[str, Surveyed]:

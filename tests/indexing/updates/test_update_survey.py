@@ -1,6 +1,5 @@
 """The survey of a log equals a reading of all of it, whatever was noted before and whatever happened since."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from indexing import update_log, update_survey
 from indexing.compaction import compact
 from indexing.update_log import UpdateLog
 from indexing.update_record import Content, Update
-from indexing.update_segment import Scanned, scan
+from indexing.update_scan import SegmentScan
 from indexing.update_survey import SURVEYED, brought, survey
 
 
@@ -75,14 +74,11 @@ def test_a_survey_tells_what_a_reading_of_the_whole_log_does(
 def test_only_what_is_new_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, decoded = UpdateLog(tmp_path), []
 
-    def counting(real: Callable[..., Scanned]) -> Callable[..., Scanned]:
-        def scan_and_count(data: bytes, seq: int) -> Scanned:
-            decoded.append(len(data))
-            return real(data, seq)
+    def counted(path: Path, offset: int, seq: int) -> SegmentScan:
+        decoded.append(path.stat().st_size - offset)
+        return SegmentScan(path, offset, seq)
 
-        return scan_and_count
-
-    monkeypatch.setattr(update_survey, "scan", counting(scan))
+    monkeypatch.setattr(update_survey, "SegmentScan", counted)
     log.append(lot(1000))
     size = sum(path.stat().st_size for path in tmp_path.glob("*.jsonl"))
     survey(tmp_path)
