@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from contracts.apart import ApartCommand
-from contracts.console import From, Json, Until, completing, print_json
+from contracts.console import From, Json, Until, completing, print_json, warn
 from heavy_ranker.cli_incremental import (
     FirstDays,
     FoldBy,
@@ -20,6 +20,7 @@ from heavy_ranker.cli_metrics import outcome_of, print_metrics
 from heavy_ranker.cli_options import Log, RunOption, chosen_run
 from heavy_ranker.cli_scale import scale
 from heavy_ranker.cli_score import score
+from heavy_ranker.worth import require_worth, warning
 from modeling.mlflow_run import Mlflow, Outcome, tracking
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ def train(
         "validation": run.summary.metrics,
         "warm_start": to_builtins(run.summary.warm_start),
     }
+    if worthless := warning(run.summary.metrics):
+        warn(worthless)
     if json:
         print_json(result)
         return
@@ -186,6 +189,15 @@ def export(
         Literal["fp32", "int8"],
         typer.Option(help="int8 keeps tables in a quarter of the memory; refused where probabilities change too much."),
     ] = "fp32",
+    max_normalised_entropy: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Refuse, with exit code 1, a teacher with a head whose normalised entropy on its validation part is "
+            "this or more: 1 is no better than always predicting the base rate. Without it a head that reaches 1 is "
+            "warned of.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Seal a bundle: two ONNX graphs, weights, and real rows of the log that prove the graphs equal to the model."""
@@ -193,7 +205,13 @@ def export(
     from heavy_ranker.export import export_heavy
     from heavy_ranker.run import load_run
 
-    bundle = export_heavy(load_run(chosen_run(run)), LogPaths.under(log), out, tables=tables)
+    trained = load_run(chosen_run(run))
+    if max_normalised_entropy is not None:
+        for line in require_worth(trained.summary.metrics, max_normalised_entropy):
+            warn(f"not judged: {line}")
+    if worthless := warning(trained.summary.metrics):
+        warn(worthless)
+    bundle = export_heavy(trained, LogPaths.under(log), out, tables=tables)
     if json:
         print_json({"bundle": str(out), "version": bundle.manifest.version})
     else:

@@ -35,7 +35,9 @@ adsieve validate "$LOGS" --schema schemas/heavy.yaml
 once "$night/heavy.yaml" schema fit schemas/heavy.yaml --logs "$LOGS" --until "$TEACHER_UNTIL" --out "$night/heavy.yaml"
 once "$night/heavy" heavy train --logs "$LOGS" --schema "$night/heavy.yaml" --config training/heavy.yaml \
     --until "$TEACHER_UNTIL" --out "$night/heavy-run"
-once "$night/heavy" heavy export --logs "$LOGS" --run "$night/heavy-run" --out "$night/heavy"
+# A student of a teacher that knows no more than the base rate would learn nothing: the night ends here then.
+once "$night/heavy" heavy export --logs "$LOGS" --run "$night/heavy-run" --out "$night/heavy" \
+    ${TEACHER_MAX_NE:+--max-normalised-entropy "$TEACHER_MAX_NE"}
 once "$night/scored.done" heavy score --logs "$LOGS" --bundle "$night/heavy" --from "$TEACHER_UNTIL" --out "$night/scored"
 touch "$night/scored.done"
 
