@@ -5,10 +5,11 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from adlogs.csv_column import LABEL
 from adlogs.csv_datasets import convert_datasets
 from adlogs.csv_files import NAME_FOLDER
 from adlogs.csv_impressions import convert_impressions
-from adlogs.csv_mapping import LABEL, CsvMapping
+from adlogs.csv_mapping import CsvMapping
 from adlogs.csv_summary import Findings
 from adlogs.log_span import split_moments
 from adlogs.publish import published_directory

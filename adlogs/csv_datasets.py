@@ -34,14 +34,14 @@ def convert_datasets(directory: Path, mapping: CsvMapping, out: Path, spill: Pat
     """
     if mapping.ads is None:
         raise ValueError("the mapping has no ads")
-    writer, count = LogWriter(out), mapping.eligible_per_request
-    days = AdsOfDays() if count else None
+    writer, count, whole = LogWriter(out), mapping.eligible_per_request, mapping.whole_pools
+    days = AdsOfDays() if count or whole else None
     first = _write_requests(directory, mapping, writer, findings, days)
     ads = ListedAds(directory, mapping, mapping.ads, writer, first // DAY_US * DAY_US, findings)
     ads.finish()
     _write_candidates(directory, mapping, writer, findings, days, out, spill)
     if days is not None:
-        findings.sampled = add_eligible(out, days, ads.begins, count, spill)
+        findings.sampled = add_eligible(out, days, ads.begins, count, whole, spill)
         findings.unshown += findings.sampled
         writer.counts["candidates"] += findings.sampled
     if mapping.outcomes is not None:

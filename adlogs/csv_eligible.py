@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from adlogs.csv_pools import chosen_from, latest
 from adlogs.csv_spill import DAY_US
 from adlogs.csv_stages import ELIGIBLE
 from adlogs.id_codes import IdCodes, repeats
@@ -30,6 +31,7 @@ Begins = Callable[[pa.Array], np.ndarray]
 """When the first row of each ad begins, microseconds UTC."""
 
 _AD_BITS = 40
+_AD_MASK = (1 << _AD_BITS) - 1
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -62,6 +64,19 @@ class AdsOfDays:
         keys = (group[request[known]] << _AD_BITS) + ads[known]
         self._seen = np.unique(np.concatenate([self._seen, keys]))
 
+    def pool(self, request: int) -> np.ndarray:
+        """Numbers of all ads of a request's day and scenario, int64."""
+        group = int(self._moments()[1][request])
+        low, high = (np.searchsorted(self._seen, (group + step) << _AD_BITS) for step in (0, 1))
+        return self._seen[low:high] & _AD_MASK
+
+    def latest(self, count: int) -> np.ndarray:
+        """Which requests get whole pools, bool by their number."""
+        times, _ = self._moments()
+        chosen = np.zeros(len(times), bool)
+        chosen[latest(count, times)] = True
+        return chosen
+
     def requests_of(self, ids: pa.ChunkedArray) -> np.ndarray:
         """The number of each request, int64; -1 of one that the requests lack."""
         return self._requests.find(ids.combine_chunks())
@@ -82,7 +97,7 @@ class AdsOfDays:
         texts = [xxhash.xxh64_intdigest(text.encode()) for text in ids.to_pylist()]
         seeds = np.array(texts, np.uint64)[:, None] + _STEP * np.arange(count, dtype=np.uint64)
         place = low[:, None] + (_mixed(seeds) % (high - low).astype(np.uint64)[:, None]).astype(np.int64)
-        return np.repeat(np.arange(len(request)), count), self._seen[place.ravel()] & ((1 << _AD_BITS) - 1)
+        return np.repeat(np.arange(len(request)), count), self._seen[place.ravel()] & _AD_MASK
 
     def ads_of(self, ids: pa.ChunkedArray) -> np.ndarray:
         """The number of each ad, int64 [N]."""
@@ -104,7 +119,7 @@ class AdsOfDays:
         return self._times, self._group
 
 
-def add_eligible(directory: Path, days: AdsOfDays, begins: Begins, count: int, spill: Path) -> int:
+def add_eligible(directory: Path, days: AdsOfDays, begins: Begins, count: int, whole: int, spill: Path) -> int:
     """Rewrite the candidates of a log with other ads behind those of each request; returns how many there are.
 
     Args:
@@ -112,12 +127,13 @@ def add_eligible(directory: Path, days: AdsOfDays, begins: Begins, count: int, s
         days: Has seen all requests and candidates.
         begins: Of the catalogue: an ad that begins after a request was not there.
         count: Draws a request, before repeats, ads that it has and ads that begin later are left out.
+        whole: Requests that get all of them instead.
         spill: An empty directory on the same disk.
     """
     source, writer = directory / "candidates", LogWriter(spill)
     files = dataset_files(source)
     parts, added = PartWriter(writer, "candidates"), 0
-    draw = _Draw(days, begins(days.ads()), count)
+    draw = _Draw(days, begins(days.ads()), count, days.latest(whole))
     with progress("Adding eligible ads", total=sum(pq.read_metadata(file).num_rows for file in files)) as advance:
         for rows in _whole_requests(files):
             extended = draw.extended(rows)
@@ -132,25 +148,27 @@ def add_eligible(directory: Path, days: AdsOfDays, begins: Begins, count: int, s
 
 @dataclass(frozen=True)
 class _Draw:
-    """Extends candidates; ``begins``: of each ad by its number, int64 [A]."""
+    """Extends candidates.
+
+    Args:
+        days: Their requests and pools.
+        begins: Of each ad by its number, int64 [A].
+        count: Draws a request.
+        whole: Requests that get whole pools, bool by their number.
+    """
 
     days: AdsOfDays
     begins: np.ndarray
     count: int
+    whole: np.ndarray
 
     def extended(self, rows: pa.Table) -> pa.Table:
         """Candidates of whole requests, and behind those of each request its other ads as eligible."""
         run, first = _runs(rows["request_id"])
         request = self.days.requests_of(rows["request_id"].take(pa.array(first)))
-        named = np.flatnonzero(request >= 0)  # of a request that is not there, verification tells
-        ids = rows["request_id"].take(pa.array(first[named])).combine_chunks()
-        drawn_for, ad = self.days.drawn(request[named], ids, self.count)
-        extra_run, width = named[drawn_for], len(self.begins)
-        key = extra_run * width + ad
-        has = np.isin(key, run * width + self.days.ads_of(rows["ad_id"]))
-        has_begun = self.begins[ad] <= self.days.times(request[named])[drawn_for]
-        kept = ~repeats(key) & ~has & has_begun
-        extra_run, ad = extra_run[kept], ad[kept]
+        has = run * len(self.begins) + self.days.ads_of(rows["ad_id"])
+        drawn, whole = self._drawn(rows, first, request, has), self._whole_pools(rows, first, request, has)
+        extra_run, ad = (np.concatenate(both) for both in zip(drawn, whole, strict=True))
         given = {
             "request_id": rows["request_id"].take(pa.array(first[extra_run])),
             "ad_id": self.days.ads().take(pa.array(ad)),
@@ -159,6 +177,31 @@ class _Draw:
         columns = [given.get(field.name, pa.nulls(len(ad), field.type)) for field in rows.schema]
         both = pa.concat_tables([rows, pa.table(columns, schema=rows.schema)])
         return both.take(pa.array(np.argsort(np.concatenate([run, extra_run]), kind="stable")))
+
+    def _drawn(
+        self, rows: pa.Table, first: np.ndarray, request: np.ndarray, has: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Run and ad of each draw that counts; of a request that is not there verification tells."""
+        named = np.flatnonzero((request >= 0) & ~self.whole[request])
+        ids = rows["request_id"].take(pa.array(first[named])).combine_chunks()
+        place, ad = self.days.drawn(request[named], ids, self.count)
+        key = named[place] * len(self.begins) + ad
+        has_begun = self.begins[ad] <= self.days.times(request[named])[place]
+        kept = ~repeats(key) & ~np.isin(key, has) & has_begun
+        return named[place[kept]], ad[kept]
+
+    def _whole_pools(
+        self, rows: pa.Table, first: np.ndarray, request: np.ndarray, has: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same of requests that get whole pools."""
+        runs, ads = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for run in np.flatnonzero((request >= 0) & self.whole[request]).tolist():
+            pool = self.days.pool(int(request[run]))
+            pool = pool[self.begins[pool] <= self.days.times(request[run : run + 1])]
+            pool = pool[~np.isin(run * len(self.begins) + pool, has)]
+            ads.append(chosen_from(pool, rows["request_id"][int(first[run])].as_py()))
+            runs.append(np.full(len(ads[-1]), run))
+        return np.concatenate(runs), np.concatenate(ads)
 
 
 def _whole_requests(files: list[str]) -> Iterator[pa.Table]:

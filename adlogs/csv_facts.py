@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from adlogs.csv_column import LABEL
 from adlogs.csv_folder import SampledFile
 from adlogs.csv_lines import changed, fixed_line, key_line, label_line, plain_line
-from adlogs.csv_mapping import LABEL
 from adlogs.csv_names import plain
 from adlogs.csv_proposal import Line, Proposal
 from adlogs.csv_roles import Roles

@@ -8,8 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adlogs.csv_catalogue import Catalogue, DerivedAds, ListedAds
+from adlogs.csv_column import LABEL
 from adlogs.csv_days import Requests, distinct_pairs, requests_of, sampled_eligible
-from adlogs.csv_mapping import LABEL, CsvMapping
+from adlogs.csv_mapping import CsvMapping
+from adlogs.csv_pools import latest_of_days, spread, whole_pools
 from adlogs.csv_spill import DAY_US, DaySpill
 from adlogs.csv_stages import ELIGIBLE, WINNER, scenarios, stages_of, without_unshown_outcomes
 from adlogs.csv_summary import Findings
@@ -43,16 +45,16 @@ def convert_impressions(directory: Path, mapping: CsvMapping, out: Path, spill: 
     days = DaySpill(spill, table.schema)
     for batch in table.batches():
         days.add(batch)
-    if not days.num_rows:
+    if not days.rows:
         raise LogError(f"{table.files[0]}: holds no row below its header, expected impressions")
-    _Days(directory, mapping, LogWriter(out), findings, days.days()[0]).write(days)
+    _Days(directory, mapping, LogWriter(out), findings, dict(days.rows)).write(days)
 
 
 class _Days:
     """Writes a log day by day; what it keeps of earlier days is the ids of ads and how each was last."""
 
     def __init__(
-        self, directory: Path, mapping: CsvMapping, writer: LogWriter, findings: Findings, first_day: int
+        self, directory: Path, mapping: CsvMapping, writer: LogWriter, findings: Findings, rows: dict[int, int]
     ) -> None:
         self._mapping, self._writer, self._findings = mapping, writer, findings
         columns = mapping.impressions.columns.values() if mapping.impressions else ()
@@ -66,7 +68,8 @@ class _Days:
         self._lookups = load_lookups(directory, mapping)
         for lookup in mapping.lookups.values():
             findings.note_left_out(CsvTable("lookup", directory, mapping, lookup))
-        begins = first_day * DAY_US
+        begins = min(rows) * DAY_US
+        self._whole = latest_of_days(mapping.whole_pools, rows)
         own = [c.name for c in columns if c.belongs_to == "ad" and c.name != "ad_id"]
         self._ads: Catalogue = (
             ListedAds(directory, mapping, mapping.ads, writer, begins, findings)
@@ -114,7 +117,7 @@ class _Days:
     def _candidates(self, day: int, rows: pa.Table, requests: Requests, shown: np.ndarray) -> pa.Table:
         """Impressions, and behind those of each request the other ads that could have been shown."""
         request, row, is_shown = requests.of[shown], shown, np.ones(len(shown), bool)
-        if self._mapping.eligible_per_request:
+        if self._mapping.eligible_per_request or self._mapping.whole_pools:
             extra, extra_row = self._eligible(day, rows, requests)
             request, row = np.append(request, extra), np.append(row, extra_row)
             is_shown = np.append(is_shown, np.zeros(len(extra), bool))
@@ -135,5 +138,11 @@ class _Days:
         names = scenarios(rows, self._mapping.scenario).dictionary_encode()
         codes = np.asarray(names.indices).astype(np.int64)
         ads = rows["ad_id"].combine_chunks()
-        groups = (codes[requests.row], codes)
-        return sampled_eligible(requests, ads, groups, self._ads.begins(ads), self._mapping.eligible_per_request, day)
+        groups, begins = (codes[requests.row], codes), self._ads.begins(ads)
+        start, number = self._whole.get(day, (1.0, 0))
+        begin = int(start * len(requests.row))
+        chosen = begin + spread(number, len(requests.row) - begin)
+        whole, whole_row = whole_pools(requests, ads, groups, begins, chosen)
+        drawn, drawn_row = sampled_eligible(requests, ads, groups, begins, self._mapping.eligible_per_request, day)
+        kept = ~np.isin(drawn, chosen)
+        return np.append(drawn[kept], whole), np.append(drawn_row[kept], whole_row)

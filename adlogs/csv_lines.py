@@ -7,8 +7,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from adlogs.csv_column import LABEL, PAIR_NAMES, QUERY_NAMES, Column
 from adlogs.csv_folder import SampledFile
-from adlogs.csv_mapping import LABEL, PAIR_NAMES, QUERY_NAMES, Column
 from adlogs.csv_names import LABEL_WORDS, plain
 from adlogs.csv_proposal import Line
 from adlogs.csv_roles import Roles

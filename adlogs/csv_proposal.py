@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
+from adlogs.csv_column import Column
 from adlogs.csv_folder import SAMPLE_ROWS
-from adlogs.csv_mapping import Column
 from adlogs.yaml_text import commented, flow, quoted
 
 ELIGIBLE_PER_REQUEST = 10
+WHOLE_POOLS = 200
 
 
 @dataclass
@@ -94,6 +95,8 @@ def proposal_text(proposal: Proposal, directory: Path, out: Path, notes: dict[st
         lines += [
             f"eligible_per_request: {ELIGIBLE_PER_REQUEST}"
             "  # check: the rows are what was shown; so many other ads of the day join each request as not shown",
+            f"whole_pools: {WHOLE_POOLS}"
+            "  # so many of the latest requests get all ads of their day, up to 1,000: recall is measured on them",
         ]
     lines += [f"# {file}: no column leads to it, so it is not used" for file in proposal.unused]
     lines += [f"# check: {note}" for name, note in notes.items() if name not in ("ad", "user")]

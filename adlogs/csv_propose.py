@@ -6,11 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from adlogs.csv_column import Column
 from adlogs.csv_facts import fact_lines
 from adlogs.csv_folder import SAMPLE_ROWS, SampledFile, pattern_of, sample_folder
 from adlogs.csv_join import Join
 from adlogs.csv_lines import changed, fixed_line, free_name, key_line, plain_line, unless
-from adlogs.csv_mapping import Column, CsvMapping
+from adlogs.csv_mapping import CsvMapping
 from adlogs.csv_names import plain
 from adlogs.csv_order import SequenceNames, sequence_names
 from adlogs.csv_proposal import Line, Proposal, Section, line_row, proposal_text

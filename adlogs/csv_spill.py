@@ -1,6 +1,6 @@
 """Sorts a stream of impressions into days on disk, in bounded memory: files in any order give a day at a time."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,15 +28,15 @@ class DaySpill:
         self._held: dict[int, list[pa.Table]] = defaultdict(list)
         self._num_held = self._num_files = 0
         self._files: dict[int, list[Path]] = defaultdict(list)
-        self.num_rows = 0
+        self.rows: Counter[int] = Counter()  # by day
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take some rows; none lacks its time."""
         days = instants(batch["event_time"]) // DAY_US
         for day in np.unique(days).tolist():
             self._held[day].append(pa.Table.from_batches([batch]).filter(pa.array(days == day)))
+            self.rows[day] += self._held[day][-1].num_rows
         self._num_held += batch.num_rows
-        self.num_rows += batch.num_rows
         if self._num_held >= HELD_ROWS:
             self._flush()
 

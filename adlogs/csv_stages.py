@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from adlogs.csv_mapping import LABEL
+from adlogs.csv_column import LABEL
 from adlogs.csv_summary import Findings
 from contracts.records import STAGES
 

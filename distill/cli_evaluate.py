@@ -54,8 +54,13 @@ def evaluate(
     ] = None,
     top_k: Annotated[int, typer.Option(min=1, help="Heavy ads that should survive.")] = 10,
     pool_size: Annotated[
-        int, typer.Option(min=1, help="Least number of scored eligible ads of a request whose recall is measured.")
-    ] = 1_000,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Least number of scored eligible ads of a request whose recall is measured. By default 1,000 or, "
+            "where no request has so many, what 50 requests have, as long as it is more than the 100 survivors.",
+        ),
+    ] = None,
     threads: Threads = 2,
     mlflow: Mlflow = None,
     json: Json = False,
@@ -93,11 +98,11 @@ def evaluate(
     print(f"report: {out / HTML_FILE}")
 
 
-def _print_headline(evaluation: "Evaluation", pool_size: int) -> None:
-    """The figures that a launch is decided by; where recall says nothing, why."""
+def _print_headline(evaluation: "Evaluation", pool_size: int | None) -> None:
+    """The figures that a launch is decided by; where recall says nothing, or little, why."""
+    from distill.recall import HEADLINE_SURVIVORS, POOL_SIZE
     from distill.report import headline
     from distill.report_metrics import format_number
-    from distill.report_plots import HEADLINE_SURVIVORS
 
     title = f"{evaluation.bundle} on {evaluation.log}: {evaluation.pairs:,} pairs"
     figures, recall = table("figure", "value", title=title), evaluation.recall
@@ -106,12 +111,28 @@ def _print_headline(evaluation: "Evaluation", pool_size: int) -> None:
         figures.add_row(name, "nothing is cut" if uncut and name.startswith("heavy top") else format_number(value))
     print_table(figures)
     if recall is None:
-        print(
-            f"no recall: no request has {pool_size:,} scored eligible ads (largest: {evaluation.largest_pool:,}); "
-            "lower --pool-size"
-        )
+        print(_no_recall(evaluation.largest_pool, pool_size))
     elif uncut:
         print(f"no recall at {HEADLINE_SURVIVORS} survivors: pools of at most {recall.pool_size[1]:,} ads")
+    elif pool_size is None and recall.pool_size[1] < POOL_SIZE:
+        fewest, most = recall.pool_size
+        print(
+            f"recall on pools of {fewest:,} to {most:,} scored eligible ads, since no request has {POOL_SIZE:,}: in "
+            "larger ones it is lower"
+        )
+
+
+def _no_recall(largest: int, pool_size: int | None) -> str:
+    """Why recall is not measured, and what gives it."""
+    from distill.recall import HEADLINE_SURVIVORS
+
+    if pool_size is not None:
+        return f"no recall: no request has {pool_size:,} scored eligible ads (largest: {largest:,}); lower --pool-size"
+    return (
+        f"no recall: the largest request has {largest:,} scored eligible ads, so that nothing is cut at "
+        f"{HEADLINE_SURVIVORS} survivors; log some requests with all that was eligible (of CSV files: whole_pools in "
+        "the mapping), or name a smaller --pool-size"
+    )
 
 
 def _print_comparison(comparison: "Comparison") -> None:

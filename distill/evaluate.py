@@ -17,7 +17,15 @@ from distill.compare import Comparison, compare
 from distill.data import read_scored
 from distill.measures import Measured, Reliability, SliceMetrics, measure_slices
 from distill.pool_facts import historical_rates, truth_of
-from distill.recall import POOL_SIZE, TOP_K, PoolCurves, RecallReport, measure_recall, pool_rows
+from distill.recall import (
+    POOL_SIZE,
+    TOP_K,
+    PoolCurves,
+    RecallReport,
+    fitting_pool_size,
+    measure_recall,
+    pool_rows,
+)
 from distill.scoring import ScoredPairs, score_pairs
 from distill.slice_defaults import require_columns, slice_columns, teacher_seen_until
 from distill.slices import ALL, SliceColumn
@@ -104,7 +112,7 @@ def evaluate_bundles(
     end: datetime | None = None,
     columns: Sequence[str] = (),
     top_k: int = TOP_K,
-    pool_size: int = POOL_SIZE,
+    pool_size: int | None = POOL_SIZE,
     threads: int = 2,
     cache: Path | None = None,
 ) -> Report:
@@ -152,7 +160,7 @@ def assess_bundle(
     end: datetime | None = None,
     columns: Sequence[str] = (),
     top_k: int = TOP_K,
-    pool_size: int = POOL_SIZE,
+    pool_size: int | None = POOL_SIZE,
     threads: int = 2,
     cache: Path,
 ) -> Assessment:
@@ -165,7 +173,8 @@ def assess_bundle(
         end: Only requests before this time.
         columns: Further columns of the log to cut slices by.
         top_k: Heavy ads that should survive.
-        pool_size: Least number of eligible ads with teacher scores of a request whose recall is measured.
+        pool_size: Least number of eligible ads with teacher scores of a request whose recall is measured; None is what
+            :func:`distill.recall.fitting_pool_size` finds.
         threads: Threads of the graphs.
         cache: Directory that keeps the encoded log.
 
@@ -198,7 +207,7 @@ def assess_examples(
     trained_until: str | None = None,
     columns: Sequence[str] = (),
     top_k: int = TOP_K,
-    pool_size: int = POOL_SIZE,
+    pool_size: int | None = POOL_SIZE,
 ) -> Assessment:
     """The same for pairs that are already encoded.
 
@@ -227,7 +236,7 @@ def assess_pairs(
     trained_on: str,
     cuts: Mapping[str, SliceColumn],
     top_k: int = TOP_K,
-    pool_size: int = POOL_SIZE,
+    pool_size: int | None = POOL_SIZE,
 ) -> Assessment:
     """The same for pairs that are already scored.
 
@@ -259,7 +268,8 @@ def assess_pairs(
     return Assessment(evaluation, measured, pools)
 
 
-def _measure_pools(examples: Examples, pairs: ScoredPairs, *, top_k: int, pool_size: int) -> PoolCurves | None:
+def _measure_pools(examples: Examples, pairs: ScoredPairs, *, top_k: int, pool_size: int | None) -> PoolCurves | None:
+    pool_size = fitting_pool_size(pairs.request) if pool_size is None else pool_size
     rows = pool_rows(pairs.request, pool_size)
     if not len(rows):
         return None

@@ -29,6 +29,10 @@ STUDENT, HISTORICAL, BID_ONLY, RANDOM = "student", "bid x historical rate", "bid
 _HEAVY = "heavy ranker"  # as if its order chose the survivors: its own regret
 TOP_K = 10
 POOL_SIZE = 1_000
+MIN_POOLS = 50
+HEADLINE_SURVIVORS = 100
+"""Survivors at which recall is told where only one number is."""
+
 SURVIVORS = (10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1_000)
 
 
@@ -123,6 +127,23 @@ def pool_rows(request: np.ndarray, pool_size: int = POOL_SIZE) -> np.ndarray:
     counts = np.bincount(request)
     rows = np.flatnonzero(counts[request] >= pool_size)
     return rows[np.argsort(request[rows], kind="stable")]
+
+
+def fitting_pool_size(request: np.ndarray, survivors: int = HEADLINE_SURVIVORS) -> int:
+    """The pool size to measure where nobody names one: the usual one, or a smaller one that the log has.
+
+    Where no request has ``POOL_SIZE`` ads, it is the largest that ``MIN_POOLS`` requests reach, or fewer where there
+    are no more, as long as something is cut at so many survivors.
+
+    Example:
+        >>> fitting_pool_size(np.repeat([0, 1], [300, 200])), fitting_pool_size(np.repeat([0, 1], [90, 1_200]))
+        (200, 1000)
+    """
+    counts = np.sort(np.bincount(request))[::-1]
+    cutting = counts[counts > survivors]
+    if not len(cutting) or cutting[0] >= POOL_SIZE:
+        return POOL_SIZE
+    return int(cutting[min(MIN_POOLS, len(cutting)) - 1])
 
 
 def measure_recall(

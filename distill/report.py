@@ -7,10 +7,9 @@ from contracts.artifact import write_bytes, write_json
 from distill import plots
 from distill.evaluate import Evaluation, Report
 from distill.page import inline, page_template
-from distill.recall import EQUAL_BIDS, STUDENT, TOP_K, UTILITY
+from distill.recall import EQUAL_BIDS, HEADLINE_SURVIVORS, STUDENT, TOP_K, UTILITY
 from distill.report_explorer import slice_data
 from distill.report_metrics import METRICS, format_number, format_percent
-from distill.report_plots import HEADLINE_SURVIVORS
 from distill.report_sections import build_section, explored_sets, report_groups
 from distill.report_verdict import CALIBRATION_AIM, LOST_AIM, RECALL_AIM
 from distill.slice_table import write_slices

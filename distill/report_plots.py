@@ -6,11 +6,18 @@ from dataclasses import dataclass
 from distill.evaluate import Evaluation
 from distill.measures import Reliability
 from distill.plots import Plot, Scale, Series, line_plot, log_ticks
-from distill.recall import BID_ONLY, HISTORICAL, RANDOM, STUDENT, UTILITY, RecallCurve, RecallReport
+from distill.recall import (
+    BID_ONLY,
+    HEADLINE_SURVIVORS,
+    HISTORICAL,
+    RANDOM,
+    STUDENT,
+    UTILITY,
+    RecallCurve,
+    RecallReport,
+)
 from distill.report_metrics import format_percent
 from distill.slices import ALL
-
-HEADLINE_SURVIVORS = 100
 
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _LOSSES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)

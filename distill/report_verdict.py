@@ -8,7 +8,7 @@ from typing import Literal
 
 from distill.compare import ROUNDING, Comparison, RecallDifference, SliceDifference, Verdict
 from distill.evaluate import Evaluation
-from distill.recall import EQUAL_BIDS, STUDENT, UTILITY, RecallReport
+from distill.recall import EQUAL_BIDS, HEADLINE_SURVIVORS, STUDENT, UTILITY, RecallReport
 from distill.report_metrics import (
     BY_KEY,
     UNDEFINED,
@@ -16,7 +16,6 @@ from distill.report_metrics import (
     format_percent,
     format_with_interval,
 )
-from distill.report_plots import HEADLINE_SURVIVORS
 from distill.report_tables import Cell, Column, Table, count_cell, interval_of, number_cell, text_cell
 from distill.slices import ALL, STAGE_SLICES
 

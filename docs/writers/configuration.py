@@ -19,7 +19,8 @@ brackets. A single option of the command, such as `--epochs`, wins over the file
 
 def page() -> str:
     """The whole page."""
-    from adlogs.csv_mapping import Column, CsvMapping, Lookup, TableMapping
+    from adlogs.csv_column import Column
+    from adlogs.csv_mapping import CsvMapping, Lookup, TableMapping
     from contracts.schema import Feature, FeatureSchema, Fitted, SequenceField, Table
     from distill.config import DistillConfig
     from distill.gate_limits import Limits

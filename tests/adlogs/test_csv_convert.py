@@ -19,6 +19,7 @@ import pytest
 import adlogs.csv_eligible
 import adlogs.csv_files
 import adlogs.csv_grouping
+import adlogs.csv_pools
 import adlogs.csv_spill
 from adlogs.csv_convert import convert_csv
 from adlogs.csv_propose import propose_mapping
@@ -174,6 +175,38 @@ def test_eligible_ads_are_other_ads_of_the_day_that_have_begun(folder: Path, con
     told = ["set eligible_per_request" in " ".join(found["warnings"]) for found in (summary, plain_summary)]
     assert told == [False, True]
     assert shown == [{k: v for k, v in row.items() if k != "stage"} for row in rows_of(plain_log, "candidates")]
+
+
+def test_some_late_requests_get_all_ads_of_their_day(
+    folder: Path, convert: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = MAPPING.format(eligible=4)
+    whole = drawn.replace("version: 1", "version: 1\nwhole_pools: 9")
+    pairs, plain = (
+        rows_of(convert(folder, text, name)[1], "candidates") for text, name in ((drawn, "a"), (whole, "b"))
+    )
+    requests = sorted(rows_of(convert(folder, drawn, "c")[1], "requests"), key=lambda row: row["event_time"])
+    by_request = [{name: [] for name in (row["request_id"] for row in requests)} for _ in range(2)]
+    for found, rows in zip(by_request, (pairs, plain), strict=True):
+        for row in rows:
+            found[row["request_id"]].append(row)
+    changed = [row for row in requests if by_request[0][row["request_id"]] != by_request[1][row["request_id"]]]
+    assert len(changed) == 9
+    assert all(row in requests[int(0.75 * len(requests)) :] for row in changed)
+    of_day: dict[Any, dict[str, datetime]] = {}
+    for when, _, what, *_ in made_rows(400):
+        moment = datetime.fromtimestamp(int(when) / 1000, UTC)
+        day = of_day.setdefault(moment.date(), {})
+        day[what] = min(moment, day.get(what, moment))
+    for row in changed:
+        shown = {pair["ad_id"] for pair in by_request[1][row["request_id"]]}
+        assert shown == set(of_day[row["event_time"].date()])
+    monkeypatch.setattr(adlogs.csv_pools, "POOL_ADS", 3)
+    few = rows_of(convert(folder, whole, "few")[1], "candidates")
+    eligible = [
+        sum(row["request_id"] == one["request_id"] and row["stage"] == "eligible" for row in few) for one in changed
+    ]
+    assert eligible == [3] * 9
 
 
 def test_small_blocks_give_the_same_log(folder: Path, convert: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,6 +495,21 @@ ads: {files: ads.csv, columns: {ad: {name: ad_id}, from: {name: valid_from}}}
     assert {row["ad_id"] for row in eligible} & late
     seen = [request for request, _ in itertools.groupby(found, key=lambda row: row["request_id"])]
     assert len(seen) == len(set(seen))
+    whole = mapping.replace("eligible_per_request: 4", "eligible_per_request: 4\nwhole_pools: 6")
+    pooled = rows_of(convert(folder, whole, "whole")[1], "candidates")
+    latest = sorted(requests.values(), key=lambda row: row["event_time"])[72:]
+    counts = {
+        row["request_id"]: [other for other in pooled if other["request_id"] == row["request_id"]] for row in latest
+    }
+    full = [name for name, rows in counts.items() if rows != [row for row in found if row["request_id"] == name]]
+    assert len(full) == 6
+    assert [row for row in pooled if row["request_id"] not in full] == [
+        row for row in found if row["request_id"] not in full
+    ]
+    for name in full:
+        request = requests[name]
+        pool = pools[request["event_time"].date(), request["scenario"]]
+        assert {row["ad_id"] for row in counts[name]} == {ad for ad in pool if begun[ad] <= request["event_time"]}
     monkeypatch.setattr(adlogs.csv_eligible, "BATCH_ROWS", 7)
     monkeypatch.setattr(adlogs.csv_files, "BLOCK_BYTES", 1_024)
     assert rows_of(convert(folder, mapping, "blocks")[1], "candidates") == found

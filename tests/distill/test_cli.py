@@ -100,7 +100,8 @@ def test_recall_that_says_nothing_is_no_figure(bundle: Bundle, log_directory: Pa
     """Pools of this log have 60 ads at the most."""
     words = ("evaluate", "--logs", log_directory, "--bundle", bundle.path, "--threads", 1, "--out", tmp_path / "report")
     without, uncut = _invoke(*words).stdout, _invoke(*words, "--pool-size", 60).stdout
-    assert "no request has 1,000 scored eligible ads (largest: 60); lower --pool-size" in without
+    assert "no recall: the largest request has 60 scored eligible ads, so that nothing is cut at 100 survivors" in without
+    assert "whole_pools in the mapping" in without
     assert "heavy top" not in without
     assert uncut.count("nothing is cut") == 3
     assert "no recall at 100 survivors: pools of at most 60 ads" in uncut
