@@ -1,5 +1,7 @@
 """Servers as processes: environments of their own, start, readiness, memory, processor time, end."""
 
+import ctypes
+import functools
 import os
 import shutil
 import signal
@@ -16,6 +18,7 @@ import psutil
 
 ROOT = Path(__file__).parent.parent
 READY_S = 120
+_PR_SET_PDEATHSIG = 1
 DEBIAN_PYTHON = Path("/usr/bin/python3")
 RAY = ("ray[serve]==2.60.0", "numpy==2.4.6", "onnxruntime==1.32.0", "msgspec==0.23.0", "xxhash==4.1.0")
 TRITON = ("nvidia-pytriton==0.7.0", "numpy<2", "onnxruntime==1.32.0", "msgspec==0.23.0", "xxhash==4.1.0")
@@ -129,11 +132,17 @@ class Server:
 
 
 def start(name: str, command: Sequence[str], *, port: int, log: Path, env: Mapping[str, str] | None = None) -> Server:
-    """Start a server; it is not ready yet."""
+    """Start a server; it is not ready yet. It is told to end where whoever started it is killed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=functools.partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGTERM),
         )
     return Server(name=name, process=process, port=port, log=log)
 

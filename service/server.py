@@ -1,6 +1,7 @@
 """One process that serves an application on a socket that is already bound, until it is told to stop."""
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
+
+STUCK_S = 5.0
+"""Beyond all limits of a process that was told to stop."""
 
 LAST_READ_S = 0.25
 """From the last connection that is taken until idle ones are closed."""
@@ -51,7 +55,8 @@ def serve_process(
 ) -> None:
     """Serve until SIGTERM or SIGINT: requests in flight are answered, new connections refused.
 
-    A second signal ends a pause for load balancers (``drain_s``), a third cuts requests off.
+    A second signal ends a pause for load balancers (``drain_s``), a third cuts requests off. A process that is stuck
+    ends ``STUCK_S`` after all of its limits, with 1, and writes where each thread was.
 
     Args:
         listener: Bound; listened on once the application has begun.
@@ -74,7 +79,7 @@ def serve_process(
     )
     slow = SlowClients(options.settings.header_timeout_s, options.settings.write_timeout_s)
     server = _Server(config, slow, balance)
-    stop = _Stop(server, app.state.stop, options.settings.drain_s)
+    stop = _Stop(server, app.state.stop, options.settings.drain_s, options.settings.shutdown_s)
     server.handle_exit = stop.on_signal  # type: ignore[method-assign]
     threading.Thread(target=_tell, args=(server, listening), daemon=True).start()
     with listener:
@@ -135,13 +140,15 @@ class _Server(uvicorn.Server):
 class _Stop:
     """What a signal does to a server."""
 
-    def __init__(self, server: uvicorn.Server, stop: Callable[[], None], drain_s: float) -> None:
-        self._server, self._stop, self._drain_s = server, stop, drain_s
+    def __init__(self, server: uvicorn.Server, stop: Callable[[], None], drain_s: float, shutdown_s: float) -> None:
+        self._server, self._stop, self._drain_s, self._shutdown_s = server, stop, drain_s, shutdown_s
         self._signals = 0
 
     def on_signal(self, sig: int, frame: FrameType | None) -> None:
         """Stop, or stop sooner."""
         self._signals += 1
+        if self._signals == 1:  # in C: no thread that holds the interpreter holds it up
+            faulthandler.dump_traceback_later(self._drain_s + self._shutdown_s + STUCK_S, exit=True)
         self._stop()
         if self._signals == 1 and self._drain_s > 0:
             timer = threading.Timer(self._drain_s, self._end)

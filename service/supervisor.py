@@ -24,13 +24,13 @@ from contracts.errors import AdsieveError
 from service.accepting import ABSENT, Balance
 from service.counts_directory import COUNTS_PREFIX, held, remove_abandoned
 from service.process_state import COUNTS_VARIABLE
-from service.server import ServeOptions, end_with_parent, serve_process
+from service.server import STUCK_S, ServeOptions, end_with_parent, serve_process
 
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
-_GRACE_S = 5.0
-"""Beyond the limits that a worker keeps itself."""
+_GRACE_S = STUCK_S + 1.0
+"""Beyond the limits that a worker keeps itself: one that is stuck tells where, and ends, before it is killed."""
 _LONG_ENOUGH_S = 30.0
 """A worker that lived longer is started again at once, another after a pause that doubles."""
 _PAUSES_S = (0.1, 30.0)

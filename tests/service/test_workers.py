@@ -369,3 +369,30 @@ def test_workers_killed_again_and_again_under_load_fail_only_what_they_held(serv
         counted = service.metrics()[ANSWERED]
         assert statuses.count(200) <= counted <= statuses.count(200) + statuses.count(0)
         assert service.metrics()["adsieve_rank_in_flight"] == 0
+
+
+STUCK = """
+import threading
+from types import SimpleNamespace
+
+from service import server
+
+server.STUCK_S = 0.1
+stop = server._Stop(SimpleNamespace(should_exit=False), lambda: None, drain_s=0.1, shutdown_s=0.1)
+stop.on_signal(15, None)
+
+
+def a_call_that_does_not_end():
+    while True:
+        pass
+
+
+threading.Thread(target=a_call_that_does_not_end).start()
+"""
+
+
+def test_a_process_that_is_stuck_beyond_its_limits_tells_where_and_ends():
+    ended = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "Timeout (0:00:00.3" in ended.stderr
+    assert "in a_call_that_does_not_end" in ended.stderr
