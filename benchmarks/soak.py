@@ -6,8 +6,10 @@ process at ``--load`` times that rate, or at ``--rate``. Every minute both bundl
 with the updates of the day merged, published, and old releases are pruned; every second bids, takedowns, changed and
 new ads are appended. Each worker's memory, descriptors and threads are read every five seconds.
 
-A request failed where its status is not 200 or its connection ended. What a worker holds is judged from the third
-release on: medians of each release's time, and their slope. The command's own jobs run on the same cores.
+A request failed where its status is not 200 or its connection ended; it is told what was going on when it was due. What
+a worker holds is judged from the third release on: medians of each release's time, and their slope; a run that is too
+short for a slope misses its targets, and so does one with fewer releases or updates than the schedule has. The
+command's own jobs run on the same cores.
 """
 
 import argparse
@@ -18,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -28,23 +31,31 @@ from benchmarks.harness import Target, finish, parser
 from benchmarks.overload_client import Client, Report, packed, poisson_moments
 from benchmarks.serving_processes import Server, free_port, start
 from benchmarks.serving_requests import bodies
-from benchmarks.soak_memory import Held, by_period, growth, held_by
+from benchmarks.soak_memory import Held, by_period, growth, held_by, most, rise
 from benchmarks.soak_world import Shop
 
 FIRST_JUDGED = 3
 """Releases that were loaded meanwhile before memory is judged."""
 SAMPLE_S, UPDATE_S, RELEASE_S, CALIBRATION_S = 5.0, 1.0, 60.0, 5.0
-MAX_GROWTH = 0.03
+MAX_GROWTH, MAX_MORE = 0.03, 2.0
+"""Of memory; of descriptors, threads and mapped files. One that is leaked by each release is more in twenty minutes."""
+MIN_LOAD, MIN_UPDATES = 0.7, 0.9
+"""Of what the service holds; lots a second."""
 CANDIDATES = 500
 _CONNECTIONS, _CLOSED = 32, 8
 
 
 @dataclass
 class Watched:
-    """What was seen of the workers; ``loaded`` are the moments (monotonic) at which a release served everywhere."""
+    """What was seen of the workers; ``loaded`` are the moments (monotonic) at which a release served everywhere.
+
+    ``built`` and ``taken_up`` are the stretches in which the nightly job ran and in which its release was loaded.
+    """
 
     held: dict[int, list[Held]] = field(default_factory=dict)
     loaded: list[float] = field(default_factory=list)
+    built: list[tuple[float, float]] = field(default_factory=list)
+    taken_up: list[tuple[float, float]] = field(default_factory=list)
     updates: int = 0
     degraded: int = 0
     errors: list[str] = field(default_factory=list)
@@ -146,13 +157,17 @@ def _update(shop: Shop, watched: Watched) -> None:
 
 def _release(shop: Shop, server: Server, watched: Watched) -> None:
     """Publish, and wait until nothing but this release is served by any worker."""
+    began = time.monotonic()
     release = shop.publish()
-    end = time.monotonic() + RELEASE_S
+    published = time.monotonic()
+    watched.built.append((began, published))
+    end = published + RELEASE_S
     while time.monotonic() < end:
         text = httpx.get(f"http://127.0.0.1:{server.port}/metrics", timeout=30).text
         serving = [line for line in text.splitlines() if line.startswith("adsieve_release_loaded_timestamp_seconds{")]
         if len(serving) == 1 and f'release="{release}"' in serving[0]:
             watched.loaded.append(time.monotonic())
+            watched.taken_up.append((published, watched.loaded[-1]))
             return
         time.sleep(0.25)
     raise TimeoutError(f"release {release} does not serve alone after {RELEASE_S:g} s")
@@ -167,16 +182,19 @@ def _judged(
         "schedule": f"{options.minutes:g} minutes, Poisson arrivals, {CANDIDATES} candidates, light and full by turns",
         "seconds from one release to the next": options.every,
         "workers": options.workers,
+        "settings of the service": options.set,
         "rate of the closed loop, requests/s": capacity,
         "rate of the soak, requests/s": rate,
         "load": rate / capacity,
         "requests": len(report.samples),
         "statuses, 0 for a connection that ended": dict(sorted(statuses.items())),
+        **_failures(report, watched),
         "degraded answers": watched.degraded,
         "p50 and p99, ms": f"{report.quantile_ms(0.5):.2f}, {report.quantile_ms(0.99):.2f}",
         "sent too late, p99, ms": report.late_ms(0.99),
         "share of a core that the generator took": report.core_share,
         "releases loaded": len(watched.loaded),
+        "seconds to build and publish one, to load one": _medians(watched.built, watched.taken_up),
         "lots of updates": watched.updates,
         "errors of the jobs": watched.errors,
         "workers seen": len(watched.held),
@@ -193,19 +211,42 @@ def _judged(
         for name in ("pss", "anonymous"):
             grown[name].append(growth([getattr(one, name) for one in judged]))
         for name in ("files", "threads", "gone"):
-            counts = [getattr(one, name) for one in judged] or [float("nan")]
-            grown[name].append(counts[-1] - counts[0])
+            grown[name].append(rise([getattr(one, name) for one in judged]))
+    seconds = 60 * options.minutes
     targets = [
+        Target("load", round(rate / capacity, 3), at_least=MIN_LOAD),
+        Target("releases loaded", len(watched.loaded), at_least=seconds // options.every - 1),
+        Target("lots of updates", watched.updates, at_least=MIN_UPDATES * seconds / UPDATE_S),
         Target("requests that failed", failed, at_most=0),
         Target("errors of the jobs", len(watched.errors), at_most=0),
         Target("workers that were lost", len(watched.held) - options.workers, at_most=0),
-        Target("growth of PSS after the third release", max(grown["pss"]), at_most=MAX_GROWTH),
-        Target("growth of anonymous memory after the third release", max(grown["anonymous"]), at_most=MAX_GROWTH),
-        Target("descriptors of files more than after the third release", max(grown["files"]), at_most=0),
-        Target("threads more than after the third release", max(grown["threads"]), at_most=0),
-        Target("mapped files that are gone, more than after the third", max(grown["gone"]), at_most=0),
+        Target("growth of PSS after the third release", most(grown["pss"]), at_most=MAX_GROWTH),
+        Target("growth of anonymous memory after the third release", most(grown["anonymous"]), at_most=MAX_GROWTH),
+        Target("descriptors of files more than after the third release", most(grown["files"]), at_most=MAX_MORE),
+        Target("threads more than after the third release", most(grown["threads"]), at_most=MAX_MORE),
+        Target("mapped files that are gone, more than after the third", most(grown["gone"]), at_most=MAX_MORE),
     ]
     return figures, targets
+
+
+def _failures(report: Report, watched: Watched) -> dict[str, str]:
+    """Failed requests of all, by what was going on when they were due; both clocks are the same one where /proc is."""
+    found = {"while a release was built": Counter[bool](), "while one was loaded": Counter[bool]()}
+    found["meanwhile"] = Counter()
+    for sample in report.samples:
+        if any(begin <= sample.due < end for begin, end in watched.taken_up):
+            when = "while one was loaded"
+        elif any(begin <= sample.due < end for begin, end in watched.built):
+            when = "while a release was built"
+        else:
+            when = "meanwhile"
+        found[when][sample.status != 200] += 1
+    return {f"failed {when}": f"{counts[True]} of {counts.total()}" for when, counts in found.items()}
+
+
+def _medians(*stretches: list[tuple[float, float]]) -> str:
+    lengths = [[end - begin for begin, end in one] or [float("nan")] for one in stretches]
+    return ", ".join(f"{median(one):.1f}" for one in lengths)
 
 
 if __name__ == "__main__":

@@ -74,18 +74,42 @@ def by_period(samples: Sequence[Held], starts: Sequence[float]) -> list[Held]:
     return found
 
 
-def growth(values: Sequence[float]) -> float:
-    """By how much values rose from the first to the last, as a share of their median: the median slope of all pairs.
+MIN_VALUES = 3
 
-    One odd value moves it little (Theil-Sen). 0 for fewer than two.
+
+def rise(values: Sequence[float]) -> float:
+    """By how much values rose from the first to the last: the median slope of all pairs, times the steps.
+
+    One odd value moves it little (Theil-Sen). NaN for fewer than ``MIN_VALUES``, which show no slope.
+
+    Example:
+        >>> rise([100.0, 101.0, 102.0, 190.0, 104.0])
+        4.0
+        >>> rise([100.0, 101.0])
+        nan
+    """
+    if len(values) < MIN_VALUES:
+        return float("nan")
+    array = np.asarray(values, float)
+    first, second = np.triu_indices(len(array), 1)
+    return float(np.median((array[second] - array[first]) / (second - first))) * (len(array) - 1)
+
+
+def growth(values: Sequence[float]) -> float:
+    """The rise as a share of the median.
 
     Example:
         >>> growth([100.0, 101.0, 102.0, 190.0, 104.0])
-        0.04...
+        0.039...
     """
-    if len(values) < 2:
-        return 0.0
-    array = np.asarray(values, float)
-    first, second = np.triu_indices(len(array), 1)
-    slope = float(np.median((array[second] - array[first]) / (second - first)))
-    return slope * (len(array) - 1) / float(np.median(array))
+    return rise(values) / median(values) if values else float("nan")
+
+
+def most(values: Sequence[float]) -> float:
+    """The largest; NaN where one is NaN, or there is none.
+
+    Example:
+        >>> most([0.5, float("nan")])
+        nan
+    """
+    return max(values) if values and not any(value != value for value in values) else float("nan")
