@@ -25,6 +25,7 @@ from indexing.id_keys import Keys, text_keys
 from indexing.index import Index, Pins
 from indexing.live_search import best, current_rows, extra_rows, is_few, search_scores
 from indexing.overlay_files import ACTIVE, GONE, NEWEST, OverlayArrays, map_overlay
+from indexing.overlay_header import Notes, notes_of
 from indexing.overlay_texts import OverlayTexts
 
 _NO_STATES = np.zeros(0, np.uint8)
@@ -69,19 +70,9 @@ class LiveIndex:
         return None if self._overlay is None else self._overlay.position
 
     @property
-    def applied_at(self) -> float:
-        """When the last update came into effect on this host, Unix time; 0 before the first."""
-        return 0.0 if self._overlay is None else float(self._overlay.header["applied_at"][0])
-
-    @property
-    def damaged_lines(self) -> int:
-        """Lines of the log that its writer could not read."""
-        return 0 if self._overlay is None else int(self._overlay.header["damaged"][0])
-
-    @property
-    def dropped_contents(self) -> int:
-        """New and changed ads that could not be embedded, since the overlay was begun."""
-        return 0 if self._overlay is None else int(self._overlay.header["dropped"][0])
+    def notes(self) -> Notes:
+        """What is told of the updates in effect."""
+        return Notes() if self._overlay is None else notes_of(self._overlay.header)
 
     @property
     def is_retired(self) -> bool:
@@ -127,9 +118,9 @@ class LiveIndex:
         """Whether ads are active, not taken down, and have budget left, bool [K]."""
         return self._servable[rows]
 
-    def withdrawn(self, rows: np.ndarray) -> np.ndarray | None:
-        """Whether ads are taken down or without budget, bool [K]: never to be shown; None where no update says so."""
-        return None if self._overlay is None else self._overlay.withdrawn[rows]
+    def withdrawn(self, rows: np.ndarray) -> np.ndarray:
+        """Why ads are never to be shown, int8 [K]: a place in ``overlay_files.WITHDRAWN``, 0 where they may be."""
+        return np.zeros(len(rows), np.int8) if self._overlay is None else self._overlay.why_withdrawn(rows)
 
     def states(self, *, servable: bool) -> tuple[np.ndarray, int]:
         """The state of every row, uint8, and which one stops an ad; no states where none does.

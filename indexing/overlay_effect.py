@@ -25,11 +25,13 @@ class Effect:
     Args:
         servable: Bool [N].
         withdrawn: Taken down, or without budget, whatever the status: never to be shown, bool [N].
+        taken_down: Taken down, with budget left or not, bool [N].
         bids: float32 [N]; NaN where there is none.
     """
 
     servable: np.ndarray
     withdrawn: np.ndarray
+    taken_down: np.ndarray
     bids: np.ndarray
 
 
@@ -53,7 +55,7 @@ def effect(states: States, base: np.ndarray, index: Index, merged: int) -> Effec
     bids = np.where(known, index.bids[rows], np.nan)
     bids = np.where(counts(states.bid_seq, states.bid_at), states.bids, bids)
     withdrawn = states.taken_down | states.spent
-    return Effect((status == ACTIVE) & ~withdrawn, withdrawn, bids.astype(np.float32))
+    return Effect((status == ACTIVE) & ~withdrawn, withdrawn, states.taken_down, bids.astype(np.float32))
 
 
 class AdRows:
@@ -74,6 +76,11 @@ class AdRows:
     def is_found(self, slot: int) -> bool:
         """Whether a look-up finds the ad."""
         return bool((self.base[slot] >= 0 or self.own[slot] >= 0) and not self.gone[slot])
+
+    def are_found(self) -> np.ndarray:
+        """Of all ads, whether a look-up finds them, bool [N]."""
+        every = slice(len(self))
+        return ((self.base[every] >= 0) | (self.own[every] >= 0)) & ~self.gone[every]
 
     def extend(self, ids: Sequence[str]) -> None:
         """Find the rows of the ads that come next."""

@@ -1,8 +1,8 @@
 """The files of an overlay: what updates change of an index on one host, mapped by its processes.
 
     current                                        name of the directory of the files below; replaced by one rename
-    header.bin                                     written last, see ``HEADER``
-    servable, withdrawn, has_bid, bids, objectives, newest
+    header.bin                                     written last, see ``indexing.overlay_header``
+    servable, withdrawn, taken_down, has_bid, bids, objectives, newest
                                                    of all rows: A of the index, then the overlay's [A + capacity]
     stale, rebid                                   of the index's rows [A]
     vectors, bias, scales, heavy-ids, heavy-floats, seq, valid_from, is_here, is_gone, text-ends     of its own rows
@@ -29,34 +29,23 @@ from contracts.errors import AdsieveError
 from contracts.records import STATUSES
 from contracts.release import UpdatePosition
 from indexing.index import Index
+from indexing.overlay_header import HEADER, MAGIC
 
 ACTIVE = STATUSES.index("active")
 
-MAGIC = b"adsieve3"
-HEADER = np.dtype(
-    [
-        ("magic", "S8"),
-        ("boot", "S40"),  # of the host; after another start the pages may not all have reached the disk
-        ("index", "S128"),
-        ("log", "S64"),
-        ("seq", "i8"),  # last update in effect
-        ("applied_at", "f8"),  # when it came into effect, Unix time; 0 before the first
-        ("damaged", "i8"),  # lines of the log that could not be read
-        ("dropped", "i8"),  # content that could not be embedded
-        ("num_rows", "i8"),
-        ("num_rebid", "i8"),
-        ("capacity", "i8"),
-        ("retired", "i8"),  # 1: another overlay took this one's place
-    ]
-)
 NEWEST, GONE = 0, -1
 """In ``newest``: the row itself is the newest of its ad; the ad is in no row any more. Else the newest row plus 1."""
+
+MAY_BE_SHOWN, BY_TAKEDOWN, BY_BUDGET = 0, 1, 2
+WITHDRAWN = ("", "takedown", "budget")
+"""What withdrew an ad, whatever its status; both at once count as a takedown."""
 
 CURRENT, TEXT_FILE = "current", "text.bin"
 _HEADER_FILE = "header.bin"
 _ALL_ROWS = {
     "servable": np.bool_,
     "withdrawn": np.bool_,
+    "taken_down": np.bool_,
     "has_bid": np.bool_,
     "bids": np.float32,
     "objectives": np.int8,
@@ -72,7 +61,7 @@ class OverlayArrays:
     Args:
         text: The file of texts, open: it can be read when the directory has been removed.
         header: One record of ``HEADER``.
-        servable, withdrawn, has_bid, bids, objectives, newest: [A + capacity]; ``newest`` as of ``NEWEST``.
+        servable, withdrawn, taken_down, has_bid, bids, objectives, newest: [A + capacity]; ``newest`` as of ``NEWEST``.
         stale: bool [A], rows that a search of the index must not find: there is a newer one, or the bid is another.
         rebid: int32 [A]: the first ``num_rebid`` are rows of the index whose bid changed.
         rows: Arrays of the overlay's own rows [capacity, ...], by name. ``is_gone`` marks one that only tells that the
@@ -84,6 +73,7 @@ class OverlayArrays:
     header: np.ndarray
     servable: np.ndarray
     withdrawn: np.ndarray
+    taken_down: np.ndarray
     has_bid: np.ndarray
     bids: np.ndarray
     objectives: np.ndarray
@@ -105,6 +95,11 @@ class OverlayArrays:
         """The last update in effect; None before there is a log."""
         header = self.header[0]
         return UpdatePosition(log=header["log"].decode(), seq=int(header["seq"])) if header["log"] else None
+
+    def why_withdrawn(self, rows: np.ndarray) -> np.ndarray:
+        """What withdrew the ads of rows [K], a place in ``WITHDRAWN``, int8."""
+        why = np.where(self.taken_down[rows], BY_TAKEDOWN, BY_BUDGET)
+        return np.where(self.withdrawn[rows], why, MAY_BE_SHOWN).astype(np.int8)
 
     def advance(self, log: str, seq: int) -> None:
         """Tell readers that all updates up to ``seq`` are in effect."""

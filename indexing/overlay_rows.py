@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from indexing.ad_states import States
 from indexing.embed import EmbeddedAds
 from indexing.index import Index
 from indexing.overlay_content import EmbeddedContent, NewAd
 from indexing.overlay_effect import AdRows, Effect
 from indexing.overlay_files import GONE, NEWEST, OverlayArrays, append_texts, reserve_rows
+from indexing.overlay_header import NOTES
 
 _BLOCK_ROWS = 4096
 _NO_OBJECTIVE = -1
@@ -46,9 +48,15 @@ class RowWriter:
         servable = effect.servable & ~ads.gone[slots]
         for rows, offset in ((ads.base[slots], 0), (ads.own[slots], self._num_ads)):
             has_row = rows >= 0
-            self._set(rows[has_row] + offset, servable[has_row], effect.withdrawn[has_row], effect.bids[has_row])
+            self._set(rows[has_row] + offset, servable, effect, has_row)
         base = ads.base[slots]
         self._note_bids(base[base >= 0], effect.bids[base >= 0])
+
+    def count_stopped(self, states: States, ads: AdRows) -> None:
+        """Note how many ads that a look-up finds are taken down, and how many of the others have no budget left."""
+        found = ads.are_found()
+        self.arrays.header["taken_down"][0] = np.count_nonzero(states.taken_down & found)
+        self.arrays.header["without_budget"][0] = np.count_nonzero(states.spent & ~states.taken_down & found)
 
     def append(self, rows: Sequence[NewRow], ads: AdRows, effect: Effect) -> None:
         """Append rows [N] and let them take the place of those before.
@@ -65,7 +73,7 @@ class RowWriter:
         places, slots = np.arange(first, stop), np.array([row.slot for row in rows], np.int64)
         self._write_values(rows, places)
         gone = arrays.rows["is_gone"][places]
-        self._set(places + self._num_ads, effect.servable & ~gone, effect.withdrawn, effect.bids)
+        self._set(places + self._num_ads, effect.servable & ~gone, effect, np.ones(len(places), np.bool_))
         arrays.newest[places + self._num_ads] = np.where(gone, GONE, NEWEST)
         arrays.header["num_rows"][0] = stop
         before = ads.own[slots]
@@ -93,7 +101,7 @@ class RowWriter:
         for name, column in larger.rows.items():
             if name != "text-ends":
                 column[:count] = old.rows[name][kept]
-        for name in ("servable", "withdrawn", "has_bid", "bids", "objectives", "newest"):
+        for name in ("servable", "withdrawn", "taken_down", "has_bid", "bids", "objectives", "newest"):
             values, new = getattr(old, name), getattr(larger, name)
             new[: self._num_ads] = values[: self._num_ads]
             new[self._num_ads : self._num_ads + count] = values[self._num_ads + kept]
@@ -101,7 +109,7 @@ class RowWriter:
         larger.header["num_rebid"], larger.header["num_rows"] = old.num_rebid, count
         if old.position is not None:
             larger.advance(old.position.log, old.position.seq)
-        for name in ("applied_at", "damaged", "dropped"):
+        for name in NOTES:
             larger.header[name] = old.header[name]
         moved = RowWriter(larger, self._index)
         place = np.full(old.num_rows, -1, np.int32)
@@ -131,11 +139,14 @@ class RowWriter:
                 own[name][targets] = values[sources]
             self.arrays.objectives[targets + self._num_ads] = part.objectives[sources]
 
-    def _set(self, rows: np.ndarray, servable: np.ndarray, withdrawn: np.ndarray, bids: np.ndarray) -> None:
-        self.arrays.withdrawn[rows] = withdrawn
-        self.arrays.servable[rows] = servable
-        self.arrays.bids[rows] = bids
-        self.arrays.has_bid[rows] = ~np.isnan(bids)
+    def _set(self, rows: np.ndarray, servable: np.ndarray, effect: Effect, chosen: np.ndarray) -> None:
+        """Write the states of the chosen ones of N ads, bool [N], into ``rows``, one for each of them."""
+        arrays, bids = self.arrays, effect.bids[chosen]
+        arrays.taken_down[rows] = effect.taken_down[chosen]
+        arrays.withdrawn[rows] = effect.withdrawn[chosen]
+        arrays.servable[rows] = servable[chosen]
+        arrays.bids[rows] = bids
+        arrays.has_bid[rows] = ~np.isnan(bids)
 
     def _note_bids(self, rows: np.ndarray, bids: np.ndarray) -> None:
         """Take rows of the index whose bid is another out of its search."""

@@ -138,6 +138,8 @@ class OverlayWriter:
             self._rows.arrays.advance(end.log, max(done, self._done))
         if not self._queue:
             self._publish()
+        if num_read + num_applied:
+            self._count_stopped()
         self._keep_stops()
         return num_read + num_applied
 
@@ -181,6 +183,7 @@ class OverlayWriter:
             self._learn_rows(arrays)
         self._ads.extend(self._states.ids[len(self._ads) :])
         self._rows.set_states(stopped, self._ads, self._effect(stopped))
+        self._count_stopped()
 
     def _keep_stops(self) -> None:
         """Keep on this host what was read, and what the log does not tell of any more."""
@@ -234,9 +237,8 @@ class OverlayWriter:
             read_to = updates[-1].seq
             counted = [self._held.over(update) for update in updates] if self._held else updates
             touched.update(self._states.take_in_all(counted))
+            self._told += [one for one in updates if one.takedown is not None or one.budget is not UNSET]
             for update in updates:
-                if update.takedown is not None or update.budget is not UNSET:
-                    self._told.append(update)
                 content = update.content
                 if content is not None and (update.seq > self._done or content.scenario != self._index.scenario):
                     contents.append(NewAd(update.ad_id, update.seq, content))
@@ -247,6 +249,9 @@ class OverlayWriter:
         self._read_to = max(read_to, end.seq)  # a compaction may have dropped the last ones
         self._rows.arrays.header["damaged"][0] = self._log.damaged - self._damaged_before
         return count
+
+    def _count_stopped(self) -> None:
+        self._rows.count_stopped(self._states.at(np.arange(len(self._states))), self._ads)
 
     def _effect(self, slots: np.ndarray) -> Effect:
         merged = self._index.manifest.updates

@@ -110,7 +110,9 @@ def _look(path: Path, seq: int, before: Surveyed | None) -> Surveyed:
     if before is None or _crc(path, 0, before.bytes) != before.crc:
         before = Surveyed(bytes=0, crc=0, size=0, time=0, seq=seq, damaged=0, where="", has_content=False)
     scanned = SegmentScan(path, before.bytes, before.seq)
-    has_content = any([any(update.content is not None for update in updates) for updates in scanned])
+    has_content = before.has_content
+    for updates in scanned:
+        has_content = has_content or any(update.content is not None for update in updates)
     where = f"{path}: line {scanned.damaged[0]}" if scanned.damaged else ""
     if where and before.bytes:
         where += f" after byte {before.bytes}"
@@ -122,7 +124,7 @@ def _look(path: Path, seq: int, before: Surveyed | None) -> Surveyed:
         seq=scanned.seq,
         damaged=before.damaged + len(scanned.damaged),
         where=before.where or where,
-        has_content=before.has_content or has_content,
+        has_content=has_content,
     )
 
 

@@ -117,7 +117,7 @@ class CandidateTrace(msgspec.Struct, frozen=True, kw_only=True):
 
     A stage is the furthest that an ad reached: ``dropped`` before any score, ``light`` scored, ``survivor`` in the
     running until the end, ``answer`` in the answer. A reason says why it went no further: for dropped ads the names of
-    ``dropped``, where ``inactive`` is told apart as ``status`` and ``withdrawn`` (taken down or without budget); then
+    ``dropped``, where ``inactive`` is told apart as ``status``, ``takedown`` and ``budget`` (it is used up); then
     ``survivors`` and ``limit`` for places that others got. ``light_ranks`` are places in the light order of all that
     were scored, ``ranks`` those among the survivors in final order, 1 the best, and ``utilities`` what that order goes
     by; ``light`` and ``heavy`` are per-impression probabilities by task. What a candidate never got is null.

@@ -36,6 +36,8 @@ class ReleaseState(msgspec.Struct, frozen=True, kw_only=True):
     log_damaged: int = 0
     overlay_rows: int = 0
     content_dropped: int = 0
+    taken_down: int = 0
+    without_budget: int = 0
     is_old: bool = False
     batched: dict[str, bool] = {}
 

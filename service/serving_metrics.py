@@ -56,6 +56,13 @@ _PER_SCENARIO = (
         lambda one: one.content_dropped,
         max,
     ),
+    _PerScenario("ads_taken_down", "Ads that updates have taken down.", lambda one: one.taken_down, max),
+    _PerScenario(
+        "ads_without_budget",
+        "Ads that have used up their budget; of one that is taken down too the takedown alone counts.",
+        lambda one: one.without_budget,
+        max,
+    ),
     _PerScenario(
         "index_watermark_timestamp_seconds",
         "Latest moment of the catalogue in the serving index, Unix time.",
@@ -188,16 +195,18 @@ class ServingMetrics(Collector):
 
 
 def _with_updates(state: ReleaseState, loaded: LoadedRelease, end: UpdatePosition | None) -> ReleaseState:
-    live = loaded.live
+    live, notes = loaded.live, loaded.live.notes
     seq = 0 if live.position is None else live.position.seq
     return msgspec.structs.replace(
         state,
         update_position=seq,
         updates_waiting=0 if end is None else max(0, end.seq - seq),
-        update_applied=live.applied_at,
-        log_damaged=live.damaged_lines,
+        update_applied=notes.applied_at,
+        log_damaged=notes.damaged,
         overlay_rows=live.num_rows - len(loaded.index),
-        content_dropped=live.dropped_contents,
+        content_dropped=notes.dropped,
+        taken_down=notes.taken_down,
+        without_budget=notes.without_budget,
     )
 
 

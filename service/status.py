@@ -3,6 +3,7 @@
 import msgspec
 
 from contracts.release import Release
+from indexing.overlay_header import Notes
 from service.device_engines import DeviceEngines
 from service.faults import Failure
 from service.follower import Follower
@@ -39,7 +40,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 class ServingRelease(msgspec.Struct, frozen=True, kw_only=True):
     """What serves one scenario, and what its pointer names: another one while that loads or where it was refused.
 
-    ``update`` is the number of the last update in effect, ``overlay_rows`` the new and changed ads beside the index.
+    ``update`` is the number of the last update in effect, ``overlay_rows`` the new and changed ads beside the index,
+    ``taken_down`` and ``without_budget`` the ads that updates stop: of one that both stop the takedown counts.
     """
 
     scenario: str
@@ -51,6 +53,8 @@ class ServingRelease(msgspec.Struct, frozen=True, kw_only=True):
     watermark: str | None
     update: int | None
     overlay_rows: int
+    taken_down: int
+    without_budget: int
     loaded_at: float | None
     current: str | None
     available: list[str]
@@ -145,7 +149,7 @@ def _device(devices: DeviceEngines) -> DeviceState:
 def serving_release(follower: Follower, scenario: str) -> ServingRelease:
     """One scenario; reads the store."""
     loaded = follower.snapshot.releases.get(scenario)
-    position = loaded.live.position if loaded else None
+    position, notes = (loaded.live.position, loaded.live.notes) if loaded else (None, Notes())
     current: Release | None = follower.store.current(scenario)
     return ServingRelease(
         scenario=scenario,
@@ -157,6 +161,8 @@ def serving_release(follower: Follower, scenario: str) -> ServingRelease:
         watermark=loaded.index.manifest.watermark if loaded else None,
         update=position.seq if position else None,
         overlay_rows=loaded.live.num_rows - len(loaded.index) if loaded else 0,
+        taken_down=notes.taken_down,
+        without_budget=notes.without_budget,
         loaded_at=follower.loaded_at.get(scenario),
         current=current.release_id if current else None,
         available=[release.release_id for release in follower.store.list(scenario)],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from contracts.probability import sigmoid
+from indexing.overlay_files import WITHDRAWN
 from service.api import CandidateTrace, Stage
 from service.light import Ranking, Scored
 from service.pools import Reason
@@ -159,8 +160,7 @@ def _why_inactive(result: "Result", ad_id: str) -> str:
         live = part.release.live
         rows = live.lookup([ad_id])
         if rows[0] >= 0:
-            withdrawn = live.withdrawn(rows)
-            if withdrawn is not None and withdrawn[0]:
-                return "withdrawn"
+            if by := WITHDRAWN[live.withdrawn(rows)[0]]:
+                return by
             return "inactive" if live.servable(rows)[0] else "status"
     return "inactive"

@@ -93,8 +93,8 @@ def test_every_candidate_is_told_where_it_fell_out_and_why(own_world, own_settin
     assert (traced.ids, traced.omitted) == (ids, 0)
     told = list(zip(traced.ids, traced.stages, traced.reasons, strict=True))
     assert told[:8] == [
-        ("shopping-1", "dropped", "withdrawn"),
-        ("shopping-2", "dropped", "withdrawn"),
+        ("shopping-1", "dropped", "takedown"),
+        ("shopping-2", "dropped", "budget"),
         ("shopping-3", "dropped", "status"),
         ("nobody", "dropped", "unknown"),
         ("standard-1", "dropped", "scenario"),

@@ -20,6 +20,7 @@ from indexing.config import IndexConfig
 from indexing.index import Index
 from indexing.live import LiveIndex
 from indexing.nightly import build_index
+from indexing.overlay_files import WITHDRAWN
 from indexing.overlay_stops import Stops
 from indexing.overlay_writer import OverlayWriter
 from indexing.update_log import UpdateLog
@@ -109,6 +110,8 @@ class Ad:
 
     bid: float | None
     servable: bool
+    withdrawn: str
+    """``takedown`` or ``budget``, whatever the status; empty where neither."""
     content: Content | None
     """The newest by updates; None where the catalogue's row is."""
 
@@ -146,25 +149,27 @@ def expected(
         takedown = latest("takedown", False, None, always=True)
         budget = latest("budget", None, UNSET, always=True)
         spent = budget is not None and budget <= 0
-        ads[ad_id] = Ad(bid=bid, servable=status == "active" and not takedown and not spent, content=content)
+        withdrawn = "takedown" if takedown else "budget" if spent else ""
+        servable = status == "active" and not withdrawn
+        ads[ad_id] = Ad(bid=bid, servable=servable, withdrawn=withdrawn, content=content)
     return ads
 
 
-def seen(live: LiveIndex, ids: Sequence[str]) -> dict[str, tuple[float | None, bool]]:
-    """Bid and servability of the ads that a look-up finds."""
+def seen(live: LiveIndex, ids: Sequence[str]) -> dict[str, tuple[float | None, bool, str]]:
+    """Bid and servability of the ads that a look-up finds, and what withdrew them."""
     rows = live.lookup(ids)
     found = np.flatnonzero(rows >= 0)
-    bids, servable = live.bids(rows[found]), live.servable(rows[found])
+    bids, servable, withdrawn = live.bids(rows[found]), live.servable(rows[found]), live.withdrawn(rows[found])
     return {
-        ids[place]: (None if np.isnan(bid) else round(float(bid), 4), bool(is_servable))
-        for place, bid, is_servable in zip(found.tolist(), bids, servable, strict=True)
+        ids[place]: (None if np.isnan(bid) else round(float(bid), 4), bool(is_servable), WITHDRAWN[why])
+        for place, bid, is_servable, why in zip(found.tolist(), bids, servable, withdrawn, strict=True)
     }
 
 
-def wanted(ads: dict[str, Ad]) -> dict[str, tuple[float | None, bool]]:
+def wanted(ads: dict[str, Ad]) -> dict[str, tuple[float | None, bool, str]]:
     """The same of a reference."""
     return {
-        ad_id: (None if ad.bid is None else round(float(np.float32(ad.bid)), 4), ad.servable)
+        ad_id: (None if ad.bid is None else round(float(np.float32(ad.bid)), 4), ad.servable, ad.withdrawn)
         for ad_id, ad in ads.items()
     }
 

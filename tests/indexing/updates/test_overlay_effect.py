@@ -3,6 +3,7 @@
 import logging
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from indexing.compaction import compact
 from indexing.embed import AdEmbedder
 from indexing.live import LiveIndex
 from indexing.overlay_content import NewAd, content_table
+from indexing.overlay_files import MAY_BE_SHOWN
 from indexing.update_record import Content, Update
 
 LATER = 2 * 10**15
@@ -197,7 +199,7 @@ def test_search_finds_what_an_exhaustive_search_of_the_updated_ads_finds(
     for _ in range(20):
         query, weights = rng.normal(size=(2, 6)).astype(np.float32), rng.random(2).astype(np.float32)
         allowed = live.allowed(servable=servable)
-        candidates = rows[live.servable(rows)] if servable else rows[~live.withdrawn(rows)]
+        candidates = rows[live.servable(rows)] if servable else rows[live.withdrawn(rows) == MAY_BE_SHOWN]
         found = live.search(query, weights, 12, allowed)
         scores = _scores(live, candidates, query, weights)
         best = candidates[np.argsort(-scores, kind="stable")[:12]]
@@ -300,6 +302,9 @@ def test_any_interleaving_equals_the_reference(
             live, ads = day.open(), rules.expected(of.catalogue, said, merged.seq if merged else 0, _is_valid)
             ads = {ad_id: ad for ad_id, ad in ads.items() if ad_id not in moved}
             assert rules.seen(live, [ad_id for ad_id in ids if ad_id not in moved]) == rules.wanted(ads)
+            stopped = Counter(ad.withdrawn for ad in ads.values())
+            if not moved:
+                assert (live.notes.taken_down, live.notes.without_budget) == (stopped["takedown"], stopped["budget"])
             _same_content(live, ads)
         day.close()
 
