@@ -41,7 +41,8 @@ REPEAT = "make room or mend what the line above names, then run the same command
 
 NEXT_STEPS: dict[type[AdsieveError], str] = {
     RequestError: "correct the request; GET /openapi.json of a server describes every field",
-    LogError: "`adsieve validate LOGS --schema SCHEMA` names every fault of a log",
+    LogError: "mend what the line above names, the log or the option; `adsieve validate LOGS --schema SCHEMA` names "
+    "every fault of a log",
     ConfigError: "correct the file or option; docs/reference/configuration.md lists every key, "
     "`{command} --help` every option",
     InputError: "`{command} --help` tells what it takes",

@@ -11,6 +11,7 @@ from adlogs.cli_csv import csv
 from adlogs.cli_infer import infer
 from contracts.apart import ApartCommand
 from contracts.console import Json, completing, print_json, print_table, utc_time, warn
+from contracts.errors import LogError
 
 convert = typer.Typer(name="convert", help="Turn your files, or a public dataset, into a log.", no_args_is_help=True)
 convert.command(cls=ApartCommand)(csv)
@@ -79,7 +80,11 @@ def kuairand(
     """
     from adlogs.kuairand import convert_kuairand
 
-    summary = convert_kuairand(source, out, seed=seed, full_requests=full_requests, full_pool=full_pool)
+    try:
+        summary = convert_kuairand(source, out, seed=seed, full_requests=full_requests, full_pool=full_pool)
+    except LogError as error:
+        error.next_step = error.next_step or "copy the published files again; KuaiRand-Pure is at https://kuairand.com"
+        raise
     _print_record(summary, as_json)
     if not as_json:
         _print_next("kuairand_heavy", out, summary["train_until"])

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from contracts.console import Json, print_json, print_table, table
+from contracts.errors import LogError
 
 ROWS = 100_000
 
@@ -32,7 +33,11 @@ def infer(
     """
     from adlogs.infer import as_rows, infer_schema
 
-    proposal = infer_schema(logs, out, rows=rows, towers=towers, request=request, ad=ad)
+    try:
+        proposal = infer_schema(logs, out, rows=rows, towers=towers, request=request, ad=ad)
+    except LogError as error:
+        error.next_step = error.next_step or "mend what the line above names, and run the same command again"
+        raise
     found = as_rows(proposal)
     if as_json:
         print_json({"schema": str(out), "tasks": proposal.tasks.tasks, "features": found})

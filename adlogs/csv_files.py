@@ -2,6 +2,8 @@
 
 import csv
 import io
+import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,10 @@ BLOCK_BYTES = 4 << 20
 """Text that is read at once; a row is shorter."""
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+_LOOKED_AT = 50
+_VALUE = re.compile(r"\s*([+-]?\d[\d.,]*([eE][+-]?\d+)?|\d{4}-\d\d-\d\d[T ]?[\d:.]*(Z|[+-]\d\d:?\d\d)?)\s*")
+"""A number or a moment."""
+
 NAME_FOLDER = "name the folder that holds your CSV files"
 
 
@@ -91,10 +97,44 @@ def header_of(path: Path, separator: str) -> list[str]:
     if not names:
         raise LogError(f"{path}: is empty, expected a first line with the names of the columns")
     names[0] = names[0].removeprefix("\ufeff")
+    if len(set(names)) < len(names):
+        require_names(path, separator)
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise LogError(f"{path}, line 1: column {twice[0]!r} comes twice, expected each name once")
     return names
+
+
+def require_names(path: Path, separator: str) -> None:
+    """Refuse a file whose first line is a row like the others, which would be taken for the names of the columns.
+
+    It is one where a name is a number or a moment as all of its column are, or where names come again as values, and no
+    name is a word above numbers. Counts from 0, which pandas writes, are names.
+
+    Raises:
+        LogError: The first line is such a row.
+    """
+    try:
+        with _text(path) as text:
+            lines = [fields for fields in itertools.islice(csv.reader(text, delimiter=separator), _LOOKED_AT) if fields]
+    except (UnicodeDecodeError, csv.Error):  # reading tells where
+        return
+    names, rows = (lines or [[]])[0], [fields for fields in lines[1:] if len(fields) == len(lines[0])]
+    if names == [str(place) for place in range(len(names))]:
+        return
+    like, unlike = 0, 0
+    for name, values in zip(names, zip(*rows, strict=True), strict=False):
+        present = [value for value in values if value.strip()]
+        if present and name.strip() and all(map(_VALUE.fullmatch, present)):
+            like, unlike = (like + 2, unlike) if _VALUE.fullmatch(name) else (like, unlike + 1)
+        elif name in present:
+            like += 1
+    if like > 1 and not unlike:
+        example = separator.join(f"name_{place + 1}" for place in range(len(names))).replace("\t", "\\t")
+        raise LogError(
+            f"{path}, line 1: is a row like those below it, expected the names of the columns; got {show(names)}",
+            next_step=f"put a line of names first, yours instead of these: sed -i '1i {example}' {path}",
+        )
 
 
 def read_batches(path: Path, columns: Sequence[str] | None, format_: CsvFormat) -> Iterator[CsvBatch]:
@@ -104,6 +144,7 @@ def read_batches(path: Path, columns: Sequence[str] | None, format_: CsvFormat) 
         LogError: A column is absent, a line has another number of fields, or the text is no UTF-8; each names its line.
     """
     header = header_of(path, format_.separator)
+    require_names(path, format_.separator)
     for name in columns or ():
         if name not in header:
             raise LogError(f"{path}, line 1: no column {name!r}, expected it{suggestion(name, header)}; found {header}")

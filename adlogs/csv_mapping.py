@@ -10,8 +10,9 @@ import msgspec
 from adlogs.csv_column import Column, column_faults
 from adlogs.csv_files import CsvFormat
 from adlogs.csv_values import FALSE_WORDS, TRUE_WORDS, Reading
+from contracts.artifact import check_scenario
 from contracts.config_errors import show
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, InputError
 
 LOG_DATASETS = ("requests", "candidates", "ads", "outcomes")
 NEEDED = {
@@ -125,8 +126,10 @@ def _faults(mapping: CsvMapping) -> Iterator[str]:
         ZoneInfo(mapping.time_zone)
     except (ValueError, OSError, LookupError):
         yield f"time_zone: expected a name such as UTC or Europe/Berlin, got {mapping.time_zone!r}"
-    if not mapping.scenario.strip():
-        yield f"scenario: expected a name, got {mapping.scenario!r}"
+    try:
+        check_scenario(mapping.scenario)
+    except InputError as error:
+        yield str(error)
     for name in ("eligible_per_request", "whole_pools"):
         if getattr(mapping, name) < 0:
             yield f"{name}: expected at least 0, got {getattr(mapping, name)}"

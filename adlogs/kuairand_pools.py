@@ -34,7 +34,10 @@ def choose_full(rows: Impressions, later: np.ndarray, count: int, seed: int) -> 
     request = request.reshape(-1)
     found = np.unique(request[later])
     if count > len(found):
-        raise LogError(f"full requests: expected at most the {len(found):,} of the test part, got {count:,}")
+        raise LogError(
+            f"full requests: expected at most the {len(found):,} of the test part, got {count:,}",
+            next_step="choose a lower --full-requests",
+        )
     chosen = np.random.default_rng([seed, count]).choice(found, count, replace=False)
     return np.isin(request, chosen)
 

@@ -16,6 +16,9 @@ def published_directory(target: Path) -> Iterator[Path]:
         LogError: `target` exists already.
     """
     if target.exists():
-        raise LogError(f"{target}: exists already; remove it or choose another place")
+        raise LogError(
+            f"{target}: exists already, expected the name of a new directory",
+            next_step="remove it, or choose another name; what is there stays as it is",
+        )
     with publishing(target) as aside:
         yield aside

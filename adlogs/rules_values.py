@@ -12,13 +12,17 @@ import pyarrow.compute as pc
 
 from adlogs.log_slices import Finding, LogSlice
 from contracts import columns as raw
+from contracts.artifact import AUTO, is_name
 from contracts.config_errors import one_of
 from contracts.records import plain_text
 
 NEVER = int(np.iinfo(np.int64).max)
 """A moment that no row has: stands in for a time that is not known."""
 
-NO_SCENARIO = "is empty, expected the name of a scenario"
+NO_SCENARIO = (
+    "is no name that a release can have, expected 1 to 80 ASCII letters, digits, '.', '_' and '-', the first no sign, "
+    f"and not {AUTO!r}"
+)
 UNKNOWN_NAME = "is not known, expected {}"
 BAD_BID = "is not a bid, expected a finite number of at least 0, or null"
 BAD_WEIGHT = "is not a weight, expected a finite number of at least 0, or null"
@@ -40,11 +44,12 @@ def unknown_text(rows: LogSlice, column: str, names: Sequence[str], *, or_null: 
 
 
 def scenario_findings(rows: LogSlice) -> Iterator[Finding]:
-    """Scenarios that are empty or blank; which names there are is configuration."""
+    """Scenarios that no release can serve; which names there are is configuration."""
     array = rows.get("scenario")
     if array is not None:
-        blank = pc.equal(pc.utf8_trim_whitespace(plain_text(array)), "").fill_null(False)
-        yield Finding("scenario", NO_SCENARIO, np.asarray(blank))
+        encoded = plain_text(array).dictionary_encode()
+        odd = pa.array([name == AUTO or not is_name(name) for name in encoded.dictionary.to_pylist()], pa.bool_())
+        yield Finding("scenario", NO_SCENARIO, np.asarray(odd.take(encoded.indices).fill_null(False)))
 
 
 def objective_findings(rows: LogSlice, names: Sequence[str]) -> Iterator[Finding]:

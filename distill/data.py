@@ -56,7 +56,10 @@ def _check_scenarios(examples: Examples, wanted: tuple[str, ...]) -> None:
     codes = np.unique(np.asarray(examples.scenario)[examples.request_row])
     lacking = sorted(set(wanted) - {examples.summary.scenario_names[code] for code in codes})
     if lacking:
-        raise LogError(f"{examples.log.requests}: scenario {lacking[0]} has no pair to learn from in this period")
+        raise LogError(
+            f"{examples.log.requests}: scenario {lacking[0]} has no pair to learn from in this period",
+            next_step="choose --from and --until so that its requests lie between them, or another --scenario",
+        )
 
 
 def weighted(examples: Examples, config: DistillConfig) -> Examples:

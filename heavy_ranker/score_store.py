@@ -115,7 +115,10 @@ def _write_requests(teacher: Teacher, path: str, window: Window, directory: Path
             _append_digests(writer, digests_of(plain_text(table["request_id"]).to_pylist()), written)
             written += len(table)
     if not written:
-        raise LogError(f"{path}: no request is in the window, so there is nothing to score")
+        raise LogError(
+            f"{path}: no request is in the window, so there is nothing to score",
+            next_step="choose --from and --until so that requests of the log lie between them",
+        )
     _sort_digests(directory, path)
 
 

@@ -22,6 +22,7 @@ import adlogs.csv_grouping
 import adlogs.csv_pools
 import adlogs.csv_spill
 from adlogs.csv_convert import convert_csv
+from adlogs.csv_files import CsvFormat, read_batches, require_names
 from adlogs.csv_propose import propose_mapping
 from adlogs.simulate import SimulationSummary
 from contracts.errors import AdsieveError, LogError
@@ -516,3 +517,28 @@ ads: {files: ads.csv, columns: {ad: {name: ad_id}, from: {name: valid_from}}}
     plain = convert(folder, mapping.replace("eligible_per_request: 4", ""), "plain")
     assert "set eligible_per_request" in " ".join(plain[0]["warnings"])
     assert rows_of(plain[1], "candidates") == [row for row in found if row["stage"] == "winner"]
+
+
+@pytest.mark.parametrize(
+    ("names", "rows", "is_row"),
+    [
+        (["2026-03-01T12:00:00Z", "u1", "a", "0"], [["2026-03-01T12:01:00Z", "u2", "b", "1"]], True),
+        (["1772323200000", "u1", "red", "red"], [["1772323200001", "u1", "red", "blue"]], True),
+        (["u1", "red", "x"], [["u1", "red", "y"], ["u2", "red", "z"]], True),
+        (["time", "user", "2024"], [["2026-03-01", "u1", "5"], ["2026-03-02", "u2", "7"]], False),
+        (["0", "1", "2"], [["1", "u1", "5"]], False),
+        (["", "user", "ad"], [["0", "u1", "user"]], False),
+        (["time", "user"], [], False),
+        (["5", "7"], [], False),
+    ],
+)
+def test_a_first_line_that_is_a_row_is_no_header(
+    names: list[str], rows: list[list[str]], is_row: bool, tmp_path: Path
+) -> None:
+    write_csv(tmp_path / "log.csv", names, rows)
+    if not is_row:
+        require_names(tmp_path / "log.csv", ",")
+        return
+    with pytest.raises(LogError, match=r"log\.csv, line 1: is a row like those below it") as raised:
+        list(read_batches(tmp_path / "log.csv", None, CsvFormat()))
+    assert f"sed -i '1i name_1,name_2,name_3{',name_4' if len(names) == 4 else ''}'" in str(raised.value.next_step)

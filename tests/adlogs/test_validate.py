@@ -85,7 +85,7 @@ def request_rows() -> pa.Table:
         {
             "request_id": [f"r-{number}" for number in range(NUM_REQUESTS)],
             "event_time": pa.array(times, TIME),
-            "scenario": pa.array(["standard", "shopping", "日本"] * 2).dictionary_encode(),
+            "scenario": pa.array(["standard", "shopping", "video-2"] * 2).dictionary_encode(),
             "country": ["DE", None, "FR"] * 2,
             "activity": pa.array([1.0, None, 2.0] * 2),
             "clicks.ad_id": [["ad-1", "ad-2", None], [], None] * 2,
@@ -198,6 +198,9 @@ VALUE_FAULTS: list[tuple[str, int, str, object, str]] = [
     ("requests", 4, "event_time", None, NULL.format("timestamp with a time zone")),
     ("requests", 2, "scenario", "", NO_SCENARIO),
     ("requests", 5, "scenario", " ", NO_SCENARIO),
+    ("requests", 3, "scenario", "日本", NO_SCENARIO),
+    ("requests", 4, "scenario", "auto", NO_SCENARIO),
+    ("ads", 2, "scenario", "home page", NO_SCENARIO),
     ("requests", 1, "scenario", None, NULL.format("text")),
     ("requests", 3, "activity", float("nan"), NOT_FINITE),
     ("requests", 3, "activity", float("-inf"), NOT_FINITE),
