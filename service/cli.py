@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+STANDARD_INPUT = Path("-")
 _IDS_PRINTED = 10
 """Of each reason to drop candidates."""
 
 
 def serve(
-    store: Store,
+    store: Store = "store",
     local: Local = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all interfaces.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 8000,
@@ -83,8 +85,10 @@ def limit_threads(threads: int) -> None:
 
 
 def rank(
-    request: Annotated[Path, typer.Argument(help="A file with the JSON body that POST /rank takes.")],
-    store: Store,
+    request: Annotated[
+        Path, typer.Argument(help="A file with the JSON body that POST /rank takes; - reads it from standard input.")
+    ],
+    store: Store = "store",
     local: Local = None,
     json: Annotated[bool, typer.Option("--json", help="Print the whole answer, as /rank gives it.")] = False,
 ) -> None:
@@ -92,8 +96,6 @@ def rank(
 
     The answer is that of POST /rank under the same ADSIEVE_* variables.
     """
-    import sys
-
     from service.environment import load_settings, unknown_variables
     from service.wire import encode_response
 
@@ -127,7 +129,7 @@ def listening(host: str, port: int) -> "socket.socket":
 
 
 def rank_file(path: Path, settings: "Settings") -> "RankResponse":
-    """Answer the request in a JSON file from the current releases of the store.
+    """Answer the request in a JSON file, or on standard input, from the current releases of the store.
 
     Raises:
         InputError: The file is missing or no JSON, or the store holds no release.
@@ -142,14 +144,15 @@ def rank_file(path: Path, settings: "Settings") -> "RankResponse":
     from service.releases import load_snapshot
     from service.wire import decode_request
 
-    if not path.is_file():
+    name = "standard input" if path == STANDARD_INPUT else str(path)
+    if path != STANDARD_INPUT and not path.is_file():
         raise InputError(f"{path}: no such file, expected the JSON body of a ranking request")
     try:
-        request = decode_request(path.read_bytes())
+        request = decode_request(sys.stdin.buffer.read() if path == STANDARD_INPUT else path.read_bytes())
     except RequestError:
         raise
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise InputError(f"{name}: {error}") from error
     store = opened_store(str(settings.store), settings.local)
     try:
         snapshot = load_snapshot(store.local, engine_threads=settings.engine_threads)

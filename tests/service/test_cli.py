@@ -149,3 +149,19 @@ def test_an_address_that_is_taken_or_none_of_ours_is_wrong_usage():
             service.cli.listening("127.0.0.1", port)
     with pytest.raises(InputError, match=r"--host 192\.0\.2\.1 --port 0: cannot listen there: "):
         service.cli.listening("192.0.2.1", 0)
+
+
+def test_standard_input_and_the_store_of_the_directory_stand_in(app, request_file, world, monkeypatch):
+    monkeypatch.chdir(world.root.parent)
+    named = CliRunner().invoke(app, ["rank", str(request_file), "--store", str(world.root), "--json"])
+    link = world.root.parent / "store"
+    if not link.exists():
+        link.symlink_to(world.root)
+    piped = CliRunner().invoke(app, ["rank", "-", "--json"], input=request_file.read_bytes())
+    assert piped.exit_code == 0, piped.output
+    answers = [json.loads(result.stdout) for result in (named, piped)]
+    assert all(answer.pop("timing_ms") for answer in answers)
+    assert answers[0] == answers[1]
+    broken = CliRunner().invoke(app, ["rank", "-"], input="{")
+    assert isinstance(broken.exception, InputError)
+    assert str(broken.exception).startswith("standard input: ")
