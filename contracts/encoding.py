@@ -19,7 +19,7 @@ from contracts.feature_encoders import feature_encoders
 from contracts.layout import SideLayout, side_layout
 from contracts.rows_in_work import RowsInWork
 from contracts.schema import Feature, FeatureSchema, Side
-from contracts.shared_features import Place, SharedFeatures, places
+from contracts.shared_features import Key, Place, SharedFeatures, copy_values, places
 
 Columns: TypeAlias = Mapping[str, pa.Array | pa.ChunkedArray] | pa.Table | pa.RecordBatch
 
@@ -150,6 +150,8 @@ class Encoder:
             LogError: An absent column, an Arrow type that the feature cannot read, or an invalid row.
             ValueError: ``event_time`` is not one time a row.
         """
+        if shared is not None and self._keys is not None and self._keys in shared.batches:
+            return shared.batches[self._keys]
         present = self._present(columns, absent, source)
         rows = _num_rows(present, num_rows, source)
         if event_time is not None and event_time.shape != (rows,):
@@ -171,10 +173,13 @@ class Encoder:
                     raise _refused(next(iter(found.values())), present, source)
                 faults = _merge_faults(faults, found)
                 if shared is not None:
-                    shared.detach(start)
+                    shared.detach(work, start)
                 _clear(work, marked[start:stop])
             coverage = coverage.merge(Coverage(stop - start, work.missing, work.out_of_vocabulary))
-        return EncodedBatch(Encoded(ids, floats), marked, coverage, tuple(faults.values()))
+        batch = EncodedBatch(Encoded(ids, floats), marked, coverage, tuple(faults.values()))
+        if shared is not None and self._keys is not None:
+            shared.batches[self._keys] = batch
+        return batch
 
     def _present(self, columns: Columns, absent: str, source: str) -> dict[str, pa.Array | pa.ChunkedArray]:
         if isinstance(columns, Mapping):
@@ -192,16 +197,26 @@ class Encoder:
     def _places(self) -> dict[str, Place]:
         return places(self.schema, self.layout)
 
+    @cached_property
+    def _keys(self) -> tuple[Key, ...] | None:
+        """What decides all of a batch: its features in order. None where one of them cannot be shared."""
+        found = [self._places[encoder.name].key for encoder in self.encoders if encoder.name in self._places]
+        return tuple(found) if len(found) == len(self.encoders) else None
+
     def _run(self, work: RowsInWork, source: str, shared: SharedFeatures | None, start: int) -> None:
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and refused
+                taken = []
                 for encoder in self.encoders:
                     place = self._places.get(encoder.name) if shared is not None else None
                     if shared is None or place is None:
                         encoder.encode(work)
-                    elif not shared.fill(place, work, start):
+                    elif (kept := shared.take(place, work, start)) is not None:
+                        taken.append((kept, place))
+                    else:
                         encoder.encode(work)
                         shared.keep(place, work, start)
+                copy_values(taken, work)
         except WrongTypeError as error:
             raise log_error(source, work.reading, str(error)) from None
         except (UnicodeDecodeError, pa.ArrowInvalid) as error:

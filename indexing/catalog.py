@@ -115,16 +115,27 @@ class Catalog:
 
 
 def _rebatched(tables: Iterator[pa.Table], batch_size: int, file: str) -> Iterator[tuple[pa.Table, str]]:
-    """The same rows in tables of ``batch_size``, each of one chunk."""
-    rest: pa.Table | None = None
+    """The same rows in tables of ``batch_size``, each of one chunk.
+
+    A table that is given out keeps no rows of others in memory, but for the table that they were read in.
+    """
+    parts: list[pa.Table] = []
+    lacking = batch_size
     for table in tables:
-        joined = table if rest is None else pa.concat_tables([rest, table]).combine_chunks()
-        whole = len(joined) - len(joined) % batch_size
-        for at in range(0, whole, batch_size):
-            yield joined.slice(at, batch_size), file
-        rest = joined.slice(whole) if whole < len(joined) else None
-    if rest is not None:
-        yield rest, file
+        start = 0
+        while len(table) - start >= lacking:
+            parts.append(table.slice(start, lacking))
+            yield _joined(parts), file
+            start, parts, lacking = start + lacking, [], batch_size
+        if start < len(table):
+            parts.append(table.slice(start))
+            lacking -= len(table) - start
+    if parts:
+        yield _joined(parts), file
+
+
+def _joined(parts: Sequence[pa.Table]) -> pa.Table:
+    return parts[0] if len(parts) == 1 else pa.concat_tables(parts).combine_chunks()
 
 
 def check_features(dataset: ds.Dataset, columns: Sequence[str], *, model: str) -> None:

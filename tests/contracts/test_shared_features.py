@@ -96,3 +96,14 @@ def test_a_shared_feature_is_encoded_once() -> None:
     copied = Encoder(PLAIN, "ad").encode({}, num_rows=ROWS, absent="missing", shared=shared)
     assert not np.array_equal(first, copied.encoded.ids)
     np.testing.assert_array_equal(copied.encoded.ids, Encoder(PLAIN, "ad").encode(table).encoded.ids)
+
+
+def test_a_model_of_the_same_features_is_given_the_same_arrays() -> None:
+    table, shared = rows(with_faults=True), SharedFeatures()
+    first, wider, more = (
+        Encoder(OTHERS[name], "ad").encode(table, invalid="mark", shared=shared)
+        for name in ("the same", "wider tables", "one more feature")
+    )
+    assert wider.encoded.ids is first.encoded.ids
+    assert wider.encoded.floats is first.encoded.floats
+    assert more.encoded.ids is not first.encoded.ids
