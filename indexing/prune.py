@@ -161,7 +161,8 @@ def _freed(directories: Sequence[Path]) -> int:
     """Bytes of files all of whose names go."""
     names: dict[int, int] = {}
     freed = 0
-    for path in (path for directory in directories for path in directory.rglob("*") if path.is_file()):
+    own = [directory for directory in directories if not directory.is_symlink()]
+    for path in (path for directory in own for path in directory.rglob("*") if path.is_file()):
         status = path.stat()
         names[status.st_ino] = names.get(status.st_ino, 0) + 1
         if names[status.st_ino] == status.st_nlink:

@@ -108,6 +108,10 @@ def foreign(root: Path) -> list[str]:
 
 def require_room(root: Path) -> None:
     """Refuse a directory that is neither a store nor empty, with an InputError that says what it holds."""
+    if root.is_symlink() and not root.exists():
+        raise InputError(
+            f"{root}: is a link to {os.readlink(root)}, where nothing is; expected the path of a directory"
+        )
     found = foreign(root)
     if found:
         raise InputError(
@@ -216,9 +220,9 @@ def other_log(log: UpdateLog, index: IndexManifest) -> list[str]:
 
 def place(source: Path, target: Path, entries: Mapping[str, FileEntry]) -> None:
     """Bring what the manifest of an artifact names into the store, unless a sound copy is there; a damaged one goes."""
-    if target.exists():
-        if is_sound(target, entries):
-            return
+    if target.exists() and is_sound(target, entries):
+        return
+    if target.exists() or target.is_symlink():
         remove_directory(target)
     with publishing(target) as aside:
         for name in (MANIFEST, *entries):
@@ -247,17 +251,24 @@ def is_sound(directory: Path, entries: Mapping[str, FileEntry]) -> bool:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove an artifact so that nobody finds half of one: hidden in one step, then removed."""
+    """Remove an artifact so that nobody finds half of one: hidden in one step, then removed; of a link the link."""
     abandoned = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
     os.rename(path, abandoned)
-    shutil.rmtree(abandoned)
+    _remove(abandoned)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def remove_leftovers(root: Path) -> None:
     """Remove what dead writers left; under the store's lock there are no others."""
     for kind in (BUNDLES, INDEXES):
         for path in (root / kind).glob(f".*{PARTIAL_SUFFIX}"):
-            shutil.rmtree(path)
+            _remove(path)
     for folder in (RELEASES, CURRENT, COPIES):
         for path in (root / folder).rglob(f".*{TEMPORARY_SUFFIX}"):
             path.unlink()
