@@ -65,7 +65,7 @@ def main() -> int:
     """Run and print; see the module."""
     options = _options()
     with TemporaryDirectory(prefix="adsieve-soak-") as name:
-        shop = Shop(Path(name), options.ads)
+        shop = Shop(Path(name), options.ads, options.world)
         shop.publish()
         server = _serve(shop, Path(name), options)
         try:
@@ -85,6 +85,7 @@ def _options() -> argparse.Namespace:
     options.add_argument("--every", type=float, default=RELEASE_S, help="seconds from one release to the next")
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--ads", type=int, default=20_000)
+    options.add_argument("--world", type=Path, help="a world of benchmarks.serving_world; made for this run otherwise")
     options.add_argument("--set", action="append", default=[], metavar="ADSIEVE_NAME=VALUE", help="of the service")
     options.add_argument("--log", type=Path, help="keep what the service printed there")
     return options.parse_args()

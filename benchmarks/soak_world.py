@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from benchmarks.serving_requests import SCENARIO, ads_block
+from benchmarks.serving_requests import BLOCK, SCENARIO, ads_block
 from benchmarks.serving_world import LIMITS, WATERMARK, make_world
 from contracts.bundle import Bundle, open_bundle, seal_bundle
 from indexing.store import DirectoryStore
@@ -34,15 +34,15 @@ class Shop:
     Args:
         directory: For everything.
         num_ads: Of the catalogue.
+        world: One of ``benchmarks.serving_world``, whose bundles are taken; made unless given.
     """
 
-    def __init__(self, directory: Path, num_ads: int) -> None:
+    def __init__(self, directory: Path, num_ads: int, world: Path | None = None) -> None:
         self._directory, self.num_ads, self.num_releases = directory, num_ads, 0
-        world = make_world(directory / "world", 100_000, with_heavy=True, with_plain=False)
-        if world.heavy is None:
-            raise RuntimeError("the world was made without a heavy ranker")
-        self._two_tower, self._heavy = open_bundle(world.two_tower), open_bundle(world.heavy)
-        shutil.rmtree(world.store)
+        if world is None:
+            world = directory / "world"
+            shutil.rmtree(make_world(world, BLOCK, with_heavy=True, with_plain=False).store)
+        self._two_tower, self._heavy = open_bundle(world / "two_tower"), open_bundle(world / "heavy")
         self.store = DirectoryStore(directory / "store")
         (directory / "ads").mkdir()
         pq.write_table(ads_block(0).slice(0, num_ads), directory / "ads" / "0.parquet")

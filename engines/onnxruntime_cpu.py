@@ -1,9 +1,13 @@
-"""ONNX Runtime on the CPU, with its threads set and spinning off."""
+"""ONNX Runtime on the CPU, with its threads set and spinning off, and without its reports to its vendor."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+
+# Read when it is imported; else each process asks for a host of the vendor, and writes into the user's cache.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime
 
 from contracts.errors import ArtifactError, MismatchError

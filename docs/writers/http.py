@@ -15,7 +15,12 @@ are [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problems: `type`, `title`
 at fault, the field. Bodies of `/rank` and `/rank/batch` are JSON or MessagePack (`application/msgpack`), and answers
 come in the same.
 """
-UNDESCRIBED = {"/openapi.json": "This description, for programs", "/console/{name}": "The console's scripts and styles"}
+UNDESCRIBED = {
+    "/openapi.json": ("This description, for programs", "200"),
+    "/console/": ("Leads to /console", "307"),
+    "/console/index.html": ("Leads to /console", "307"),
+    "/console/{name}": ("The console's scripts and styles", "200 304 404"),
+}
 """Routes that OpenAPI leaves out."""
 
 
@@ -62,7 +67,7 @@ def _routes(paths: Mapping[str, Any], answered: Iterable[tuple[str, str]]) -> st
         for method, route in methods.items():
             statuses = ", ".join(sorted(route.get("responses", {})))
             rows.append((code(f"{method.upper()} {path}"), _words(route), statuses))
-    rows += [(code(f"{method} {path}"), UNDESCRIBED[path], "200") for method, path in answered if path not in paths]
+    rows += [(code(f"{method} {path}"), *UNDESCRIBED[path]) for method, path in answered if path not in paths]
     return table(("route", "what it does", "statuses"), rows)
 
 

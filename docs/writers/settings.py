@@ -34,6 +34,7 @@ OTHER = {
     "MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME": "where trainings and evaluations are logged, as by `--mlflow`, and "
     "under which name",
     "MLFLOW_DISABLE_TELEMETRY": "`true` unless it is set",
+    "ORT_DISABLE_TELEMETRY": "`1` unless it is set: ONNX Runtime would report to its vendor what it runs",
     "CXX": "compiler that long trainings compile their dense layers with, `g++` by default",
 }
 """Of every command, beside the settings of the service."""

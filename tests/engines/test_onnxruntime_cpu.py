@@ -1,5 +1,8 @@
 """The ONNX Runtime engine computes the graph, from many threads at once, and refuses what is not a graph."""
 
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -27,6 +30,25 @@ def test_runs_from_several_threads_at_once(small_graph):
         outputs = list(pool.map(lambda x: engine.run({"x": x})["z"], inputs))
     for x, z in zip(inputs, outputs, strict=True):
         np.testing.assert_array_equal(z, x + 1)
+
+
+RUN = """
+import sys
+from pathlib import Path
+
+from engines.onnxruntime_cpu import OnnxRuntimeEngine
+
+OnnxRuntimeEngine(Path(sys.argv[1]), threads=1)
+"""
+
+
+def test_reports_nothing_to_the_vendor(small_graph, tmp_path):
+    """What it would report is kept in the user's cache until it is sent, beside an id of the machine."""
+    variables = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    variables |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", RUN, str(small_graph)], env=variables, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [path for path in tmp_path.rglob("*") if "onnxruntime" in str(path).lower()] == []
 
 
 def test_refuses_other_inputs(small_graph):

@@ -86,11 +86,13 @@ def test_requests_made_from_the_document_of_a_heavy_host(heavy_app):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_many_requests_made_from_the_document(app):
     make_requests(app, 3_000)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_many_requests_made_from_the_document_of_a_heavy_host(heavy_app):
     make_requests(heavy_app, 3_000)
 
@@ -122,6 +124,7 @@ def test_mutated_requests_are_answered_or_refused(app, example_query):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_many_mutated_requests_are_answered_or_refused(app, example_query):
     with TestClient(app) as client:
         mutate_and_send(client, example_query, 100_000)
@@ -133,6 +136,7 @@ def test_mutated_calls_are_answered_or_refused(heavy_app, snapshot):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_many_mutated_calls_are_answered_or_refused(heavy_app, snapshot):
     with TestClient(heavy_app) as client:
         mutate_and_call(client, snapshot, 100_000)
