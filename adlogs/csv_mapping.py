@@ -10,9 +10,9 @@ import msgspec
 from adlogs.csv_column import Column, column_faults
 from adlogs.csv_files import CsvFormat
 from adlogs.csv_values import FALSE_WORDS, TRUE_WORDS, Reading
-from contracts.artifact import check_scenario
 from contracts.config_errors import show
 from contracts.errors import ConfigError, InputError
+from contracts.names import check_scenario
 
 LOG_DATASETS = ("requests", "candidates", "ads", "outcomes")
 NEEDED = {

@@ -17,8 +17,9 @@ from adlogs.evidence import codes_of, constancy
 from adlogs.infer_sample import ParquetSample, Sample, TableSample, flat_sample
 from contracts.columns import instants, numbers
 from contracts.errors import LogError
-from contracts.records import STAGES, AdsTimeline, LogPaths, plain_text
+from contracts.records import STAGES, LogPaths, plain_text
 from contracts.schema import Side
+from contracts.timeline import AdsTimeline
 
 LABEL = "label_"
 _SEPARATOR = "\x1f"

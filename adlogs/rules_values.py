@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from adlogs.log_slices import Finding, LogSlice
 from contracts import columns as raw
-from contracts.artifact import AUTO, is_name
 from contracts.config_errors import one_of
+from contracts.names import AUTO, is_name
 from contracts.records import plain_text
 
 NEVER = int(np.iinfo(np.int64).max)

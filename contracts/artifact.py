@@ -9,7 +9,6 @@ import fcntl
 import glob
 import hashlib
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,15 +22,12 @@ import msgspec
 from contracts.errors import ArtifactError, InputError, WrongArtifactError
 
 READY = "READY"
-AUTO = "auto"
-"""What a request asks for that leaves each ad to its own scenario; no scenario is called so."""
 MANIFEST = "manifest.json"
 PARTIAL_SUFFIX = ".partial"
 TEMPORARY_SUFFIX = ".tmp"
 NO_MANIFEST = "-"
 
 _CHUNK_BYTES = 1 << 20
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 _MARKS = {
     "series.json": "a teacher series, whose bundles are members/*/bundle",
@@ -111,11 +107,6 @@ def is_ready(directory: Path) -> bool:
     return (Path(directory) / READY).is_file()
 
 
-def is_name(value: str) -> bool:
-    """Whether ``value`` can be a file name as ``check_name`` expects it."""
-    return _NAME.fullmatch(value) is not None
-
-
 def holding(directory: Path) -> str:
     """``, it holds a log`` or what else the marks of a directory tell of it, for a message where another was expected.
 
@@ -136,32 +127,6 @@ def _keys(manifest: Path) -> dict[str, Any]:
         found = msgspec.json.decode(manifest.read_bytes())
         return found if isinstance(found, dict) else {}
     return {}
-
-
-def check_name(value: str, what: str) -> str:
-    """Return ``value`` when it can be a file name: letters, digits, dot, underscore and dash, at most 80.
-
-    Example:
-        >>> check_name("shopping", "scenario")
-        'shopping'
-    """
-    if not is_name(value):
-        raise InputError(
-            f"{what}: expected 1 to 80 ASCII letters, digits, '.', '_', '-', the first no sign, got {value!r}"
-        )
-    return value
-
-
-def check_scenario(value: str) -> str:
-    """Return ``value`` when a scenario can be called so: a name that ``check_name`` takes, and not ``auto``.
-
-    Example:
-        >>> check_scenario("video-2")
-        'video-2'
-    """
-    if value == AUTO:
-        raise InputError(f"scenario: expected another name than {AUTO!r}, by which requests ask for all scenarios")
-    return check_name(value, "scenario")
 
 
 def file_sha256(path: Path) -> str:

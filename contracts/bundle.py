@@ -16,17 +16,9 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from contracts.artifact import (
-    MANIFEST,
-    FileEntry,
-    check_scenario,
-    file_entries,
-    publishing,
-    read_manifest,
-    verify_files,
-    write_json,
-)
+from contracts.artifact import MANIFEST, FileEntry, file_entries, publishing, read_manifest, verify_files, write_json
 from contracts.errors import ArtifactError, MismatchError, WrongArtifactError
+from contracts.names import check_scenario
 from contracts.schema import FeatureSchema, load_schema, save_schema
 from contracts.tensors import read_tensors
 

@@ -122,7 +122,7 @@ def train(
 
     Several processes train one student with `torchrun --nproc-per-node N -m -- adsieve distill train ...`.
     """
-    from contracts.artifact import check_scenario
+    from contracts.names import check_scenario
     from contracts.progress import tell
     from contracts.records import LogPaths
     from contracts.schema import load_schema

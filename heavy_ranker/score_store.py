@@ -18,7 +18,8 @@ import xxhash
 from contracts.artifact import is_ready, publishing
 from contracts.encoding import Encoded, Encoder
 from contracts.errors import InputError, LogError
-from contracts.records import REQUIRED_COLUMNS, AdsTimeline, LogPaths, dataset_files, plain_text, read_table, utc_micros
+from contracts.records import REQUIRED_COLUMNS, LogPaths, dataset_files, plain_text, read_table, utc_micros
+from contracts.timeline import AdsTimeline
 from heavy_ranker.series import Teacher
 from modeling.array_files import ArrayWriter, read_array
 from modeling.log_ads import encode_ads

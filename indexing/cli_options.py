@@ -179,11 +179,12 @@ def unknown_scenario(store: "OpenStore", scenario: str) -> "InputError":
     """What to raise where a scenario has no release."""
     from contracts.config_errors import one_of
     from contracts.errors import InputError
+    from contracts.names import shortened
 
     known = store.scenarios()
     expected = f"expected {one_of(known)}" if known else "the store holds no release yet"
     mirror = "" if store.local is store else "the mirror "
     step = f"`adsieve index list --store {shown_store(store.local.root)}` shows what serves" if known else _PUBLISH
     return InputError(
-        f"--scenario {scenario}: has no release in {mirror}{store.local.root}; {expected}", next_step=step
+        f"--scenario {shortened(scenario)}: has no release in {mirror}{store.local.root}; {expected}", next_step=step
     )

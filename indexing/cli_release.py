@@ -198,8 +198,8 @@ def _limits(path: Path | None) -> "ReleaseLimits":
 
 def _scenario(release_id: str) -> str:
     """The scenario that a release is of: its id is that name, a time and a few random digits."""
-    from contracts.artifact import check_name
     from contracts.errors import InputError
+    from contracts.names import check_name
 
     parts = check_name(release_id, "release").rsplit("-", 2)
     if len(parts) < 3:

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from contracts.artifact import is_name, write_json
+from contracts.artifact import write_json
 from contracts.errors import AdsieveError, ArtifactError
+from contracts.names import is_name
 from contracts.release import Release
 from indexing.redis_connect import PREFIX, Connection
 from indexing.redis_parts import MARKS

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from contracts.artifact import is_name
+from contracts.names import is_name
 from indexing.redis_connect import Connection
 from indexing.redis_parts import COMPLAINTS, MARKS, UPLOADS, Upload, part_names
 from indexing.redis_pointers import POINTERS, RELEASES, TRIES, read_pointers, read_releases

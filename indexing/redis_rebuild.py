@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from contracts.artifact import is_name
 from contracts.errors import ArtifactError
+from contracts.names import is_name
 from contracts.release import Release
 from indexing.redis_connect import Connection
 from indexing.redis_parts import MARKS, part_names

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from contracts.artifact import FileEntry, check_name, file_lock, write_json
+from contracts.artifact import FileEntry, file_lock, write_json
 from contracts.errors import AdsieveError, ArtifactError, InputError, NotCurrentError, WrongArtifactError
+from contracts.names import check_name
 from contracts.release import Judgement, Release, UpdatePosition
 from indexing.lost_log import note_log, trace_of_log
 from indexing.prune import Move, Pruned, prune_store

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from contracts.artifact import is_name, is_ready, write_json
+from contracts.artifact import is_ready, write_json
 from contracts.errors import ArtifactError, InputError
+from contracts.names import is_name
 from contracts.release import Release
 from indexing.store_files import COPIES, CURRENT, RELEASES, Pointer, read_record, record_path, release_paths
 

@@ -8,6 +8,7 @@ from itertools import islice
 import numpy as np
 
 from contracts.errors import ArtifactError
+from contracts.names import shortened
 from indexing.index import Index
 from indexing.lost_log import trace_of_log
 from indexing.overlay_effect import NEVER
@@ -143,4 +144,4 @@ def _in_no_release(store: Store, updates: Updates) -> set[str]:
 
 
 def _some(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:_SHOWN]) + (", ..." if len(ids) > _SHOWN else "")
+    return ", ".join(map(shortened, ids[:_SHOWN])) + (", ..." if len(ids) > _SHOWN else "")

@@ -17,8 +17,9 @@ from contracts.artifact import is_ready, publishing, write_json
 from contracts.encoding import Coverage, Encoded
 from contracts.errors import InputError, LogError
 from contracts.parquet import readable
-from contracts.records import REQUIRED_COLUMNS, AdsTimeline, LogPaths, dataset_files, open_dataset, read_table
+from contracts.records import REQUIRED_COLUMNS, LogPaths, dataset_files, open_dataset, read_table
 from contracts.schema import FeatureSchema
+from contracts.timeline import AdsTimeline
 from modeling.array_files import ArrayWriter, read_array, read_texts
 from modeling.log_ads import AdDefaults, encode_ads
 from modeling.log_pairs import PairFilter, PairReader, Pairs

@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 from contracts.errors import LogError
-from contracts.records import REQUIRED_COLUMNS, AdsTimeline
+from contracts.records import REQUIRED_COLUMNS
 from contracts.schema import FeatureSchema
+from contracts.timeline import AdsTimeline
 from modeling.log_requests import Requests
 from modeling.log_scan import scan
 from modeling.log_values import numbers

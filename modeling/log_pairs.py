@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from contracts.encoding import Coverage, Encoder
 from contracts.errors import InputError, LogError
-from contracts.records import REQUIRED_COLUMNS, STAGES, AdsTimeline, LogPaths, plain_text
+from contracts.records import REQUIRED_COLUMNS, STAGES, LogPaths, plain_text
 from contracts.schema import FeatureSchema
+from contracts.timeline import AdsTimeline
 from modeling.array_files import ArrayWriter
 from modeling.log_outcomes import Outcomes
 from modeling.log_requests import Requests

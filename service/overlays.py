@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.artifact import is_name
 from contracts.bundle import Bundle
 from contracts.errors import AdsieveError, ArtifactError
+from contracts.names import is_name
 from contracts.release import UpdatePosition
 from indexing.index import Index
 from indexing.live import LiveIndex

@@ -1,7 +1,7 @@
 """Which releases rank a request: that of its scenario, or with ``auto`` all, each for the ads of its own scenario."""
 
-from contracts.artifact import AUTO
 from contracts.errors import AdsieveError, RequestError
+from contracts.names import AUTO
 from service.releases import LoadedRelease, Snapshot
 
 

@@ -16,7 +16,8 @@ from adlogs.validate import validate_log
 from contracts.encoding import Encoder
 from contracts.errors import ConfigError, InputError, LogError
 from contracts.metrics import auc, log_loss
-from contracts.records import AdsTimeline, LogPaths, open_dataset, utc_micros
+from contracts.records import LogPaths, open_dataset, utc_micros
+from contracts.timeline import AdsTimeline
 
 HOUR, DAY = 3_600_000_000, 86_400_000_000
 CONFIG = presets.tiny()

@@ -14,7 +14,6 @@ import pytest
 
 from contracts.artifact import (
     FileEntry,
-    check_name,
     file_entries,
     is_ready,
     publishing,
@@ -182,12 +181,6 @@ def test_write_bytes_replaces_whole(tmp_path: Path) -> None:
     write_bytes(tmp_path / "a", b"two")
     assert (tmp_path / "a").read_bytes() == b"two"
     assert not hidden(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "ä", "a" * 81, "a b"])
-def test_names_that_are_no_file_names_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match="scenario: expected 1 to 80 ASCII letters"):
-        check_name(name, "scenario")
 
 
 def test_files_are_as_readable_as_their_directory(tmp_path: Path) -> None:
