@@ -17,8 +17,7 @@ Source: controlled delay, Nichols and Jacobson 2012, doi:10.1145/2208917.2209336
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
 from service.problems import HttpProblem
@@ -46,41 +45,43 @@ class Admission:
         self._in_flight, self._in_line = 0, 0
         self._answered, self._since_refusal = 0, _CALM * settings.max_waiting
 
-    @contextmanager
-    def admitted(self, count: int = 1) -> Iterator[None]:
-        """Count requests as in flight, all of them or none.
+    def admitted(self, count: int = 1) -> "_Place":
+        """Within it requests count as in flight, all of them or none.
 
         Raises:
-            HttpProblem: 503, there is no room for them.
+            HttpProblem: On entering it: 503, there is no room for them.
         """
+        return _Place(self._admit, self._let_out, count)
+
+    def in_line(self, count: int = 1) -> "_Place":
+        """Within it requests whose bodies were read stand in line until they are answered, all of them or none.
+
+        Raises:
+            HttpProblem: On entering it: 503, too many stand in it, and it is no burst.
+        """
+        return _Place(self._join, self._leave, count)
+
+    def _admit(self, count: int) -> None:
         self._require_short_line()
         if self._in_flight + count > self._max_in_flight:
             raise HttpProblem(503, "overloaded", f"{self._in_flight} requests are in flight, try again later")
         self._in_flight += count
         self._tell(self._in_flight)
-        try:
-            yield
-        finally:
-            self._in_flight -= count
-            self._tell(self._in_flight)
 
-    @contextmanager
-    def in_line(self, count: int = 1) -> Iterator[None]:
-        """Let requests whose bodies were read stand in line until they are answered, all of them or none.
+    def _let_out(self, count: int) -> None:
+        self._in_flight -= count
+        self._tell(self._in_flight)
 
-        Raises:
-            HttpProblem: 503, too many stand in it, and it is no burst.
-        """
+    def _join(self, count: int) -> None:
         self._require_short_line()
         if self._in_line == 0:
             self._answered = 0
         self._in_line += count
-        try:
-            yield
-        finally:
-            self._in_line -= count
-            self._answered += count
-            self._since_refusal += count
+
+    def _leave(self, count: int) -> None:
+        self._in_line -= count
+        self._answered += count
+        self._since_refusal += count
 
     def _require_short_line(self) -> None:
         """Refuse whoever finds a full line; ``_answered`` are those answered since it was empty."""
@@ -90,6 +91,21 @@ class Admission:
             self._since_refusal = 0
             detail = f"{self._in_line} requests wait and more come than can be answered, try again later"
             raise HttpProblem(503, "overloaded", detail)
+
+
+class _Place:
+    """What is taken for so many requests while something runs, and given back; a generator would cost five times it."""
+
+    __slots__ = ("_count", "_give_back", "_take")
+
+    def __init__(self, take: Callable[[int], None], give_back: Callable[[int], None], count: int) -> None:
+        self._take, self._give_back, self._count = take, give_back, count
+
+    def __enter__(self) -> None:
+        self._take(self._count)
+
+    def __exit__(self, *raised: object) -> None:
+        self._give_back(self._count)
 
 
 class Turns:

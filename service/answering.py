@@ -15,6 +15,7 @@ from typing import TypeVar, TypeVarTuple
 
 import msgspec
 import numpy as np
+from prometheus_client import Counter
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
@@ -76,6 +77,7 @@ class Answering:
         self._follower, self._settings, self._telemetry = follower, settings, telemetry
         self._workers, self._feedback, self._shadows = workers, feedback, shadows
         self._log = RequestLog(settings)
+        self._counters: dict[int, Counter] = {}
         self._turns, self.admission = Turns(), Admission(settings, telemetry.in_flight.set)
 
     @property
@@ -154,7 +156,10 @@ class Answering:
 
     def count(self, status: int) -> None:
         """Count the answer to a request."""
-        self._telemetry.requests.labels(str(status)).inc()
+        counter = self._counters.get(status)
+        if counter is None:
+            counter = self._counters[status] = self._telemetry.requests.labels(str(status))
+        counter.inc()
 
 
 async def _settled(calls: "Sequence[Future[np.ndarray]]", patience_s: float | None) -> None:

@@ -1,6 +1,9 @@
 """Reads a request body, never more of it than allowed."""
 
 import asyncio
+from collections.abc import Coroutine, Generator
+from types import coroutine
+from typing import Any, cast
 
 from starlette.types import Receive
 
@@ -19,12 +22,28 @@ async def read_body(declared: str | None, receive: Receive, max_bytes: int, time
     """
     if declared is not None and declared.isascii() and declared.isdecimal() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
+    reading = _whole(receive, max_bytes)
+    try:
+        waits_for = reading.send(None)
+    except StopIteration as end:  # all of it was there, as nearly always: a timer would cost more than to read it
+        return cast(bytes, end.value)
     try:
         async with asyncio.timeout(timeout_s):
-            return await _whole(receive, max_bytes)
+            return await _resumed(reading, waits_for)
     except TimeoutError:
         detail = f"the body was not complete after {timeout_s:g} s"
         raise HttpProblem(408, "slow-body", detail, headers={"Connection": "close"}) from None
+
+
+@coroutine
+def _resumed(reading: Coroutine[Any, None, bytes], waits_for: Any) -> Generator[Any, None, bytes]:
+    """Go on with a coroutine whose first step ended in waiting for a future."""
+    try:
+        yield waits_for
+    except BaseException as error:  # cancelled
+        reading.throw(error)
+        raise
+    return (yield from reading.__await__())
 
 
 async def _whole(receive: Receive, max_bytes: int) -> bytes:

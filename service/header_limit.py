@@ -8,6 +8,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from service.joined_answer import JoinedAnswer
+
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 10
@@ -45,6 +47,8 @@ class LimitedHeaders(HttpToolsProtocol):
         """Its headers are there."""
         self._pending = 0
         super().on_headers_complete()
+        if self.scope["method"] != "HEAD":
+            self.cycle.transport = JoinedAnswer(self.transport)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         """Some of its body is there."""

@@ -7,9 +7,8 @@ for it without holding a thread, ``adsieve rank`` and warm-up call :func:`rank`.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 
@@ -55,13 +54,9 @@ class Stopwatch:
     start: float = field(default_factory=time.perf_counter)
     stages: dict[str, float] = field(default_factory=dict)
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.note(name, began)
+    def stage(self, name: str) -> "_Stage":
+        """Within it a stage runs."""
+        return _Stage(self, name)
 
     def note(self, name: str, began: float) -> None:
         """A stage that began then (``time.perf_counter()``) is over."""
@@ -70,6 +65,21 @@ class Stopwatch:
     def timing(self) -> Timing:
         spent = {name: self.stages.get(name, 0.0) for name in ("decode", "query_tower", "light", "heavy")}
         return Timing(**spent, total=1000 * (time.perf_counter() - self.start))
+
+
+class _Stage:
+    """Takes the time of a stage, whether it ends in an error or not."""
+
+    __slots__ = ("_began", "_name", "_watch")
+
+    def __init__(self, watch: Stopwatch, name: str) -> None:
+        self._watch, self._name = watch, name
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *raised: object) -> None:
+        self._watch.note(self._name, self._began)
 
 
 def rank(
