@@ -10,6 +10,7 @@ from contracts.layout import SideLayout
 from contracts.row_encoder import RowEncoder
 from service.releases import LoadedRelease
 from service.settings import Settings
+from service.shortened import shortened
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,10 @@ class Report:
 
     missing: list[str]
     out_of_vocabulary: list[str]
+
+
+MAX_NAMED, MAX_NAME = 50, 200
+"""Unknown features that an answer names, and characters of each name."""
 
 
 @dataclass
@@ -39,7 +44,9 @@ class FeatureNotes:
 
     def warnings(self, settings: Settings) -> list[str]:
         """The lines for the answer."""
-        lines = [f"unknown feature {name} ignored" for name in self.unknown]
+        lines = [f"unknown feature {shortened(name, MAX_NAME)} ignored" for name in self.unknown[:MAX_NAMED]]
+        if len(self.unknown) > MAX_NAMED:
+            lines.append(f"{len(self.unknown) - MAX_NAMED:,} more unknown features ignored")
         if self.late_s > 0:
             lines.append(
                 f"events are {self.late_s:.3f} s later than this host's clock, ages are taken against the latest"

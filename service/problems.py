@@ -23,6 +23,7 @@ from service.api import Problem
 from service.batching import QueueFullError
 from service.deadline import DeadlineError
 from service.routing import NotServingError
+from service.shortened import shortened
 
 PROBLEM_JSON = "application/problem+json"
 
@@ -43,6 +44,9 @@ class HttpProblem(Exception):
 
 
 KIND_PREFIX = "urn:adsieve:problem:"
+
+MAX_DETAIL, MAX_FIELD = 2_000, 300
+"""Characters of a request's own values that its refusal repeats."""
 
 
 def respond_to(error: Exception, *, retry_after_s: int) -> Response:
@@ -89,8 +93,13 @@ def _detail(error: HTTPException) -> str:
 
 
 def _problem(status: int, kind: str, detail: str, *, field: str | None = None) -> Problem:
-    title = HTTPStatus(status).phrase
-    return Problem(type=f"{KIND_PREFIX}{kind}", title=title, status=status, detail=detail, field=field)
+    return Problem(
+        type=f"{KIND_PREFIX}{kind}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=shortened(detail, MAX_DETAIL),
+        field=None if field is None else shortened(field, MAX_FIELD),
+    )
 
 
 def add_problem_handlers(app: FastAPI, *, retry_after_s: int) -> None:

@@ -356,3 +356,35 @@ def test_the_examples_of_the_document_are_requests_that_are_answered(settings):
             assert name in document["components"]["schemas"]
         properties = document["components"]["schemas"]["CandidateTrace"]["properties"]
         assert properties["stages"]["items"]["enum"] == ["answer", "dropped", "light", "survivor"]
+
+
+def test_a_refusal_repeats_little_of_a_value_of_megabytes(settings, body, lines):
+    odd = [{"scenario": "x" * 3_000_000}, {"query": {"y" * 3_000_000: [{}]}}, {"candidates": {"z" * 3_000_000: 1}}]
+    with client_of(settings) as client:
+        for number, changed in enumerate(odd):
+            answer = client.post("/rank", json=body | changed | {"request_id": f"long-{number}"})
+            assert len(answer.content) < 20_000, answer.text[:300]
+        many = body | {"query": {f"feature-{number}": number for number in range(20_000)}}
+        told = client.post("/rank", json=many).json()["warnings"]
+    assert told[0] == "unknown feature query.feature-0 ignored"
+    assert told[50] == "19,950 more unknown features ignored"
+    assert len(told) < 60
+    refused = client.post("/rank", json=body | odd[0]).json()
+    assert refused["detail"].startswith("scenario: ")
+    assert refused["detail"].endswith(client.post("/rank", json=body | {"scenario": "x"}).json()["detail"][-20:])
+    logged = [line for line in lines() if str(line.get("request_id", "")).startswith("long-")]
+    assert logged
+    assert all(len(json.dumps(line)) < 10_000 for line in logged)
+
+
+@pytest.mark.parametrize("formatter", [JsonLines(), TextLines(logs.TEXT)])
+def test_lines_of_the_log_hold_the_ends_of_long_messages_and_tracebacks(formatter):
+    try:
+        raise ValueError("v" * 1_000_000)
+    except ValueError as error:
+        bug = (type(error), error, error.__traceback__)
+    record = logging.LogRecord("service", logging.ERROR, "a.py", 1, "it is %s, expected 1", ("x" * 1_000_000,), bug)
+    line = formatter.format(record)
+    assert len(line) < 60_000
+    for part in ("it is xxx", "more characters] xxx", "expected 1", "Traceback (most recent call last)", "vvv"):
+        assert part in line
