@@ -119,7 +119,10 @@ def run_build(
 
 
 def _prepare(work: Path, given: BuildInputs) -> tuple[Catalog, AdEmbedder]:
-    """The catalogue and the embedder: ids are read while engines are opened, which are then compared in quiet."""
+    """The catalogue and the embedder: ids are read while engines are opened, which are then compared in quiet.
+
+    Where there is nothing to compare, the embedder is made meanwhile too.
+    """
     given.check_columns()
     path, engine = work / "engine.json", given.config.engine
     with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -129,7 +132,6 @@ def _prepare(work: Path, given: BuildInputs) -> tuple[Catalog, AdEmbedder]:
     known = memory.recall() if memory is not None else None
     opening = OpeningEngines(given.two_tower, known or engine, threads=threads)
 
-    @cache
     def embedder() -> AdEmbedder:
         return AdEmbedder(
             given.two_tower,
@@ -141,15 +143,17 @@ def _prepare(work: Path, given: BuildInputs) -> tuple[Catalog, AdEmbedder]:
             memory=memory,
         )
 
-    catalog = open_plan(given.dataset, work / "plan") or plan_catalog(
-        given.dataset,
-        scenario=given.scenario,
-        as_of=given.as_of,
-        directory=work / "plan",
-        updates=None if given.updates is None else partial(_to_merge, given.updates, embedder, given.as_of),
-    )
-    write_json(path, embedder().engine)
-    return catalog, embedder()
+    with ThreadPoolExecutor(1, thread_name_prefix="prepare") as pool:
+        made = cache(pool.submit(embedder).result if known or engine != "auto" else embedder)
+        catalog = open_plan(given.dataset, work / "plan") or plan_catalog(
+            given.dataset,
+            scenario=given.scenario,
+            as_of=given.as_of,
+            directory=work / "plan",
+            updates=None if given.updates is None else partial(_to_merge, given.updates, made, given.as_of),
+        )
+        write_json(path, made().engine)
+        return catalog, made()
 
 
 def _to_merge(log: UpdateLog, embedder: Callable[[], AdEmbedder], as_of: int | None) -> UpdatesToMerge:
