@@ -1,6 +1,7 @@
 """``adsieve convert csv``: a folder of CSV files becomes a log, by a mapping that adsieve proposes."""
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,14 @@ def csv(
     ad: Annotated[
         str | None, typer.Option("--ad-id", metavar="COLUMN", help="With --propose: the column of ads, to guess less.")
     ] = None,
+    outcomes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--outcome",
+            metavar="COLUMN",
+            help="With --propose: a column that tells what became of an ad, where its name does not say so; repeat it.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Convert a folder of CSV files: --propose a mapping, read it, then convert by it with --mapping and --out.
@@ -31,21 +40,29 @@ def csv(
     ads apart. The log is checked and appears whole, or the first fault is told with file, line, column and value.
     """
     try:
-        _csv(source, out, mapping, propose, ad, as_json)
+        _csv(source, out, mapping, propose, Hints(ad, tuple(outcomes or ())), as_json)
     except LogError as error:
         error.next_step = error.next_step or "mend what the line above names, and run the same command again"
         raise
 
 
+@dataclass(frozen=True)
+class Hints:
+    """What a person says of columns before a mapping is proposed."""
+
+    ad: str | None
+    outcomes: tuple[str, ...]
+
+
 def _csv(
-    source: Path, out: Path | None, mapping: Path | None, propose: Path | None, ad: str | None, as_json: bool
+    source: Path, out: Path | None, mapping: Path | None, propose: Path | None, hints: Hints, as_json: bool
 ) -> None:
-    if ad is not None and propose is None:
-        raise InputError("--ad-id: helps --propose; a mapping says by itself which column becomes ad_id")
+    if propose is None and hints != Hints(None, ()):
+        raise InputError("--ad-id and --outcome: help --propose; a mapping says by itself what each column becomes")
     if propose is not None:
         if mapping is not None or out is not None:
             raise InputError("--propose: writes a mapping and converts nothing; expected neither --mapping nor --out")
-        _propose(source, propose, ad, as_json)
+        _propose(source, propose, hints, as_json)
     elif mapping is None or out is None:
         begin = shlex.join(["adsieve", "convert", "csv", str(source), "--propose", "mapping.yaml"])
         raise InputError("convert csv: expected --mapping FILE and --out DIR", next_step=f"begin with: {begin}")
@@ -53,10 +70,10 @@ def _csv(
         _convert(source, mapping, out, as_json)
 
 
-def _propose(source: Path, out: Path, ad: str | None, as_json: bool) -> None:
+def _propose(source: Path, out: Path, hints: Hints, as_json: bool) -> None:
     from adlogs.csv_propose import propose_mapping
 
-    found = propose_mapping(source, out, ad)
+    found = propose_mapping(source, out, hints.ad, hints.outcomes)
     if as_json:
         print_json(found)
         return

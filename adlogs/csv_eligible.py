@@ -166,8 +166,9 @@ class _Draw:
         """Candidates of whole requests, and behind those of each request its other ads as eligible."""
         run, first = _runs(rows["request_id"])
         request = self.days.requests_of(rows["request_id"].take(pa.array(first)))
-        has = run * len(self.begins) + self.days.ads_of(rows["ad_id"])
-        drawn, whole = self._drawn(rows, first, request, has), self._whole_pools(rows, first, request, has)
+        ads = self.days.ads_of(rows["ad_id"])
+        drawn = self._drawn(rows, first, request, run * len(self.begins) + ads)
+        whole = self._whole_pools(rows, first, request, ads)
         extra_run, ad = (np.concatenate(both) for both in zip(drawn, whole, strict=True))
         given = {
             "request_id": rows["request_id"].take(pa.array(first[extra_run])),
@@ -191,14 +192,14 @@ class _Draw:
         return named[place[kept]], ad[kept]
 
     def _whole_pools(
-        self, rows: pa.Table, first: np.ndarray, request: np.ndarray, has: np.ndarray
+        self, rows: pa.Table, first: np.ndarray, request: np.ndarray, own: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The same of requests that get whole pools."""
-        runs, ads = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        """The same of requests that get whole pools; ``own``: number of the ad of each row, int64 [N]."""
+        runs, ads, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], np.append(first[1:], len(rows))
         for run in np.flatnonzero((request >= 0) & self.whole[request]).tolist():
             pool = self.days.pool(int(request[run]))
             pool = pool[self.begins[pool] <= self.days.times(request[run : run + 1])]
-            pool = pool[~np.isin(run * len(self.begins) + pool, has)]
+            pool = pool[~np.isin(pool, own[first[run] : ends[run]])]
             ads.append(chosen_from(pool, rows["request_id"][int(first[run])].as_py()))
             runs.append(np.full(len(ads[-1]), run))
         return np.concatenate(runs), np.concatenate(ads)

@@ -14,6 +14,7 @@ from adlogs.csv_names import plain
 from adlogs.csv_proposal import Line, Proposal
 from adlogs.csv_roles import Roles
 from adlogs.evidence import MIN_GROUPS, constancy, suspicion
+from adlogs.id_codes import repeats
 from contracts.columns import numbers
 
 _OUTCOME_NAMES = re.compile(r"dwell|watched|played|time_spent|spent|stay|revenue|completed")
@@ -70,6 +71,8 @@ def _fact_line(file: SampledFile, name: str, roles: Roles, groups: _Groups, prop
     codes = file.codes(name)
     side, why = _side(codes, groups, has_ads=roles.ads is not None, in_candidates=roles.requests is not None)
     line = plain_line(file, name, proposal.taken)
+    if _counts(file, name, groups.request):
+        line.comment, line.check = f"{line.comment}; counts the rows of a request: a place? then name: position", True
     column = line.column
     if roles.requests is None:
         column = changed(column, side=None if side == "query" else side)
@@ -89,6 +92,17 @@ def _fact_line(file: SampledFile, name: str, roles: Roles, groups: _Groups, prop
             True,
         )
     return line
+
+
+def _counts(file: SampledFile, name: str, requests: np.ndarray) -> bool:
+    """Whether a column numbers the rows of each request, as the place where an ad was shown does."""
+    guess = file.guesses[name]
+    if guess.reading.kind != "integer" or guess.reading.list_separator is not None or file.texts(name).null_count:
+        return False
+    values, several = numbers(file.values(name)), np.bincount(requests[requests >= 0]).max(initial=0)
+    return bool(
+        several > 1 and values.min() in (0, 1) and values.max() <= several and not repeats(requests, values).any()
+    )
 
 
 def _as_values(file: SampledFile, name: str) -> pa.Array:

@@ -1,6 +1,7 @@
 """Looks at a folder of CSV files: a sample of each, what its columns seem to hold, and which columns are keys."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,8 @@ from adlogs.csv_guess import NULL_WORDS, Guess, guess_column, null_words
 from adlogs.csv_values import BadValueError, read_values
 from adlogs.evidence import codes_of
 from adlogs.id_codes import repeats
+from contracts.config_errors import show, suggestion
+from contracts.errors import LogError
 from contracts.progress import progress
 
 SAMPLE_ROWS = 100_000
@@ -22,6 +25,7 @@ SAMPLE_ROWS = 100_000
 GUESSED_ROWS = 20_000
 SEPARATORS = (",", ";", "\t", "|")
 _MIN_KEYS = 2
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,14 @@ class SampledFile:
         separator: Between its fields.
         rows: Its sample, as text, null where there is no value.
         is_whole: Whether the sample is all of it.
+        outcomes: Columns of which a person said that they are outcomes.
     """
 
     path: Path
     separator: str
     rows: pa.Table
     is_whole: bool
+    outcomes: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -51,7 +57,8 @@ class SampledFile:
     @cached_property
     def guesses(self) -> dict[str, Guess]:
         """What each column seems to hold."""
-        return {name: guess_column(name, self.texts(name).slice(0, GUESSED_ROWS)) for name in self.columns}
+        first = {name: self.texts(name).slice(0, GUESSED_ROWS) for name in self.columns}
+        return {name: guess_column(name, texts, is_outcome=name in self.outcomes) for name, texts in first.items()}
 
     @cached_property
     def keys(self) -> list[str]:
@@ -96,19 +103,39 @@ class SampledFile:
         return guess.reading.list_separator is None and len(pc.unique(texts)) == len(texts)
 
 
-def sample_folder(directory: Path) -> list[SampledFile]:
+def sample_folder(directory: Path, outcomes: Sequence[str] = ()) -> list[SampledFile]:
     """Sample every CSV file of a folder; of several parts of one table, such as by day, the first stands for all.
 
+    Args:
+        directory: The folder.
+        outcomes: Columns that a person named as outcomes.
+
     Raises:
-        LogError: There is no CSV file, or one cannot be read.
+        LogError: There is no CSV file, one cannot be read, or no file has an outcome that was named.
     """
     paths = _one_of_each(csv_files_in(directory))
     found = []
     with progress("Sampling", total=len(paths), unit="files") as advance:
         for path in paths:
-            found.append(_sample(path))
+            found.append(_sample(path, frozenset(outcomes)))
             advance(1, note=path.name)
+    for name in outcomes:
+        _require_outcome(name, [file for file in found if name in file.columns], found)
     return found
+
+
+def _require_outcome(name: str, having: list[SampledFile], files: list[SampledFile]) -> None:
+    known = [column for file in files for column in file.columns]
+    if not having:
+        raise LogError(
+            f"--outcome {name}: no file has such a column, expected one{suggestion(name, known)}; found {known}"
+        )
+    if not any(file.guesses[name].is_flag for file in having):
+        values = pc.unique(having[0].texts(name).drop_null()).slice(0, _SHOWN).to_pylist()
+        raise LogError(
+            f"--outcome {name}: {having[0].path} holds {show(values)}, expected 0 and 1, or two words",
+            next_step="write a column of two words first, such as click and none: one for each outcome",
+        )
 
 
 def pattern_of(path: Path, directory: Path) -> str:
@@ -137,7 +164,7 @@ def _shape(name: str) -> str:
     return f"{re.sub(r'[0-9]+([-_][0-9]+)*', '0', stem)}.{suffix}"
 
 
-def _sample(path: Path) -> SampledFile:
+def _sample(path: Path, outcomes: frozenset[str]) -> SampledFile:
     separator = _separator(path)
     batches, held, is_whole = [], 0, True
     for batch in read_batches(path, None, CsvFormat(separator=separator, null_values=())):
@@ -149,7 +176,7 @@ def _sample(path: Path) -> SampledFile:
     schema = pa.schema([pa.field(name, pa.string()) for name in header_of(path, separator)])
     rows = pa.Table.from_batches(batches, schema=schema)
     is_whole = is_whole and rows.num_rows <= SAMPLE_ROWS
-    return SampledFile(path, separator, rows.slice(0, SAMPLE_ROWS).combine_chunks(), is_whole)
+    return SampledFile(path, separator, rows.slice(0, SAMPLE_ROWS).combine_chunks(), is_whole, outcomes)
 
 
 def _separator(path: Path) -> str:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adlogs.csv_values import Kind, Reading, read_values, reads_as
-from adlogs.csv_words import outcome_words
+from adlogs.csv_words import words_of
 
 NULL_WORDS = ("", "NULL", "null", "NaN", "nan", "NA", "N/A", "n/a", "None", "\\N")
 """Texts that mean no value wherever they stand."""
@@ -58,8 +58,8 @@ class Guess:
         return self.reading.kind in ("time", "unix_s", "unix_ms", "unix_us") and self.reading.list_separator is None
 
 
-def guess_column(name: str, texts: pa.Array) -> Guess:
-    """Guess from a sample, null where a value is missing.
+def guess_column(name: str, texts: pa.Array, *, is_outcome: bool = False) -> Guess:
+    """Guess from a sample, null where a value is missing; a person may have said that it is an outcome.
 
     Example:
         >>> guess_column("seen_at", pa.array(["1650812741436"])).reading.kind
@@ -70,7 +70,7 @@ def guess_column(name: str, texts: pa.Array) -> Guess:
     present = texts.drop_null()
     if not len(present):
         return Guess(reading=Reading(kind="text"), note="no value in the sample")
-    words = outcome_words(name, texts)
+    words = words_of(name, texts, is_outcome=is_outcome)
     if words is not None and (words.note or not reads_as(present, Reading(kind="boolean"))):
         reading = Reading(kind="boolean", true_values=words.true, false_values=words.false)
         return Guess(reading=reading, note=words.note, is_flag=True)

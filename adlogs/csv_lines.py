@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from adlogs.csv_column import LABEL, PAIR_NAMES, QUERY_NAMES, Column
 from adlogs.csv_folder import SampledFile
-from adlogs.csv_names import LABEL_WORDS, plain
+from adlogs.csv_names import LABEL_WORDS, TELLS, plain
 from adlogs.csv_proposal import Line
 from adlogs.csv_roles import Roles
 from adlogs.csv_values import FALSE_WORDS, TIME_KINDS, TRUE_WORDS, Reading
@@ -47,7 +47,7 @@ def label_task(file: SampledFile, name: str) -> str:
 
     ``clicked`` and a ``result`` of ``click`` are both click.
     """
-    words = [word for word in file.guesses[name].reading.true_values if LABEL_WORDS.search(plain(word))]
+    words = [word for word in file.guesses[name].reading.true_values if TELLS.search(plain(word))]
     task = plain(name) if LABEL_WORDS.search(plain(name)) or not words else plain(words[0])
     return _OUTCOMES.get(task, task).removeprefix(LABEL)
 

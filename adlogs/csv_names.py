@@ -23,7 +23,13 @@ OUTCOME = re.compile(
     r"(^|_)((click|tap|order|install|sign_?up|engage|book|checkout|follow|purchase|subscribe|like|convert|conversion)"
     r"(e?d|s)?|bought|buy|sale|sold)$"
 )
-"""A name, or a word in a column, that can be little else than an outcome."""
+"""A name, or a word in a column of outcomes, that can be little else than an outcome."""
+
+TELLS = re.compile(
+    r"(^|_)(click(ed|s)?|tap(ped|s)?|convert(ed)?|conversions?|purchase[ds]?|bought|sold|install(ed|s)?|sign_?ups?|signed_up"
+    r"|ordered|booked|subscribed|followed|liked|engaged)$"
+)
+"""A word in a column that tells by itself that the column holds outcomes, which books and orders do not."""
 
 TIME_FIRST = re.compile(r"show|impress|event|request|serve|time|stamp|date|_at$|_ts$")
 _ID = re.compile(r"_?(id|key|uid|uuid|code|hash|no|nr|number)$")

@@ -1,5 +1,6 @@
 """`adsieve convert csv DIR --propose FILE`: a mapping for a folder that nobody has described, each guess explained."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from contracts.config import load_config
 from contracts.errors import InputError
 
 
-def propose_mapping(directory: Path, out: Path, ad: str | None = None) -> dict[str, Any]:
+def propose_mapping(directory: Path, out: Path, ad: str | None = None, outcomes: Sequence[str] = ()) -> dict[str, Any]:
     """Write a mapping for the CSV files of a folder, to be read and mended.
 
     Args:
         directory: Folder of the CSV files.
         out: YAML file to write; none is there yet.
         ad: The column of ads, where files and names do not tell it.
+        outcomes: Columns of outcomes, where names do not tell them.
 
     Returns:
         ``columns``: a row each, with ``table``, ``file``, ``column``, ``name`` (null where it is left out), ``type``,
@@ -43,7 +45,7 @@ def propose_mapping(directory: Path, out: Path, ad: str | None = None) -> dict[s
             f"{out}: is there already, expected the name of a new file",
             next_step="remove it, or choose another name after --propose",
         )
-    files = sample_folder(directory)
+    files = sample_folder(directory, outcomes)
     roles = find_roles(files, ad)
     proposal = _proposal(directory, files, roles)
     write_bytes(out, proposal_text(proposal, directory, out, roles.notes).encode())

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from adlogs.csv_ad import Facts, find_ad
 from adlogs.csv_folder import SampledFile
 from adlogs.csv_join import Join, find_join
-from adlogs.csv_names import LABEL_WORDS, REQUEST_WORDS, TIME_FIRST, USER_WORDS, best_named, plain
+from adlogs.csv_names import LABEL_WORDS, REQUEST_WORDS, TELLS, TIME_FIRST, USER_WORDS, best_named, plain
 from adlogs.csv_values import TRUE_WORDS
 from contracts.errors import LogError
 
@@ -54,7 +54,7 @@ def find_roles(files: list[SampledFile], ad: str | None = None) -> Roles:
     Raises:
         LogError: No file has moments and ids of ads, or several columns may be the id.
     """
-    facts = max(files, key=lambda file: (_fact_score(file), file.rows.num_rows))
+    facts = max(files, key=lambda file: _fact_score(file, files))
     labels = labels_of(facts)
     joins = [found for file in files if file is not facts and (found := find_join(file, facts)) is not None]
     times = [name for name in facts.columns if facts.guesses[name].is_time]
@@ -111,27 +111,29 @@ def labels_of(file: SampledFile) -> list[str]:
 
 def _is_label(file: SampledFile, name: str) -> bool:
     guess = file.guesses[name]
-    if not guess.is_flag:
-        return False
-    own_words = guess.reading.true_values != TRUE_WORDS
-    return own_words or LABEL_WORDS.search(plain(name)) is not None
+    words = () if guess.reading.true_values == TRUE_WORDS else guess.reading.true_values
+    told = LABEL_WORDS.search(plain(name)) or any(TELLS.search(plain(word)) for word in words)
+    return guess.is_flag and (name in file.outcomes or bool(told))
 
 
 def _without_labels(facts: SampledFile) -> str:
     """What a person is told where no column has the name and the values of an outcome."""
     flags = [name for name in facts.columns if facts.guesses[name].is_flag]
-    found = (
-        f"; of 0 and 1 are {', '.join(flags)}" if flags else "; no column holds 0 and 1, true and false or yes and no"
-    )
-    words = "" if flags else ": where it holds other words, say which by true_values and false_values"
-    return f"no outcome was found: name the column of clicks or the like label_click{found}{words}"
-
-
-def _fact_score(file: SampledFile) -> float:
-    """Facts have outcomes, moments and ids; few of their columns are keys."""
+    found = f"of 0 and 1, or yes and no, are {', '.join(flags)}" if flags else "no column holds 0 and 1, or yes and no"
     return (
-        3.0 * bool(labels_of(file)) + 1.0 * any(file.guesses[n].is_time for n in file.columns) - 0.5 * bool(file.keys)
+        "no outcome was found, and so no leak looked for: name the columns of clicks and the like by --outcome COLUMN; "
+        f"{found}"
     )
+
+
+def _fact_score(file: SampledFile, files: list[SampledFile]) -> tuple[float, int, bool, int]:
+    """Facts have outcomes and moments, and few of their columns are keys; else others are looked up from them."""
+    has_time = any(file.guesses[name].is_time for name in file.columns)
+    if labels_of(file):
+        return 3.0 + has_time - 0.5 * bool(file.keys), 0, True, file.rows.num_rows
+    joined = sum(find_join(other, file) is not None for other in files if other is not file)
+    has_flag = any(guess.is_flag for guess in file.guesses.values())
+    return 0.0, joined + has_time, has_flag, file.rows.num_rows
 
 
 def _requests(joins: list[Join]) -> Join | None:

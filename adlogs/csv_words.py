@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from adlogs.csv_names import OUTCOME, plain
+from adlogs.csv_names import OUTCOME, TELLS, plain
 
 MAX_WORDS = 6
 _TRUE = frozenset(
@@ -51,27 +51,30 @@ class Words:
     note: str = ""
 
 
-def outcome_words(name: str, texts: pa.Array) -> Words | None:
-    """The words of an outcome; None where a column seems to be none.
+def words_of(name: str, texts: pa.Array, *, is_outcome: bool = False) -> Words | None:
+    """The words for yes and no, or of an outcome; None where a column seems to hold neither.
 
     Args:
         name: Of the column.
         texts: Its values, null where there is none.
+        is_outcome: Whether a person said that it is an outcome.
 
     Example:
-        >>> outcome_words("clicked", pa.array(["click", "noclick"]))
+        >>> words_of("clicked", pa.array(["click", "noclick"]))
         Words(true=('click',), false=('noclick',), note='')
-        >>> outcome_words("clicked", pa.array(["x", None])).false
+        >>> words_of("clicked", pa.array(["x", None])).false
         ('',)
     """
     counts = pc.value_counts(pc.utf8_trim_whitespace(texts.drop_null()))
     if not 0 < len(counts) <= MAX_WORDS:
         return None
     found = dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
-    named = OUTCOME.search(plain(name)) is not None
+    named = is_outcome or OUTCOME.search(plain(name)) is not None
     meaning = {word: _meaning(word) for word in found}
     true, false = (tuple(word for word, means in meaning.items() if means is wanted) for wanted in (True, False))
-    tells = bool(false or len(true) < len(found)) and any(OUTCOME.search(_bare(word)) for word in true)
+    tells = bool(false or len(true) < len(found)) and any(TELLS.search(_bare(word)) for word in true)
+    if not named and not tells and len(true) == len(false) == 1 == len(found) - 1:
+        return Words(true, false)
     if not named and (not tells or _NO_OUTCOME.search(plain(name))):
         return None
     if len(found) == 1:

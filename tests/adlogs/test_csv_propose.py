@@ -114,7 +114,8 @@ def test_decimal_commas_and_lists_of_whole_numbers(tmp_path: Path) -> None:
     assert (columns["Größe"].name, columns["Größe"].kind, columns["bid"].name) == ("grosse", "number", "bid")
     assert columns["tags"].list == ","
     assert found["notes"] == [
-        "no outcome was found: name the column of clicks or the like label_click; of 0 and 1 are flag"
+        "no outcome was found, and so no leak looked for: name the columns of clicks and the like by --outcome COLUMN; "
+        "of 0 and 1, or yes and no, are flag"
     ]
 
 
@@ -278,3 +279,40 @@ def test_apart_files_of_what_was_shown_alone_get_eligible_ads(tmp_path: Path) ->
     assert proposed(tmp_path, tmp_path / "mapping.yaml")[1].eligible_per_request > 0
     write(tmp_path / "pairs.csv", ["request", "ad", "clicked"], [*pairs, ["r0", "a9", ""]])
     assert proposed(tmp_path, tmp_path / "other.yaml")[1].eligible_per_request == 0
+
+
+def test_outcomes_that_no_name_tells_are_said(tmp_path: Path) -> None:
+    """Of four files in another language the one with yes and no that others are looked up from is the candidates'."""
+    source = random.Random(6)
+    loads = [[f"l{n}", f"0{n % 9 + 1}.03.2026 12:{n % 60:02d}:00", f"p{n % 31}"] for n in range(300)]
+    write(tmp_path / "seiten.csv", ["lade_nr", "zeit", "kunde"], loads)
+    write(tmp_path / "motive.csv", ["motiv", "haus", "thema"], [[f"m{n}", f"h{n % 9}", "book"] for n in range(70)])
+    write(tmp_path / "kunden.csv", ["kunde", "klasse"], [[f"p{n}", n % 4] for n in range(31)])
+    slots = []
+    for row in loads:
+        for place, motive in enumerate(source.sample(range(70), 3)):
+            hit = source.random() < 0.3
+            stay = f"{source.uniform(1, 9):.1f}" if hit else ""
+            slots.append([row[0], f"m{motive}", place + 1, "ja" if hit else "nein", stay, motive % 3])
+    write(tmp_path / "plaetze.csv", ["lade_nr", "motiv", "platz", "geklickt", "dauer", "art"], slots)
+    found = propose_mapping(tmp_path, tmp_path / "mapping.yaml")
+    assert "name the columns of clicks and the like by --outcome COLUMN" in found["notes"][0]
+    assert found["notes"][0].endswith("are geklickt")
+    said = {
+        f"{row['file']}/{row['column']}": row
+        for row in propose_mapping(tmp_path, tmp_path / "said.yaml", outcomes=("geklickt",))["columns"]
+    }
+    mapping = load_config(tmp_path / "said.yaml", CsvMapping)
+    assert mapping.requests is not None
+    assert mapping.candidates is not None
+    assert (mapping.requests.files, mapping.candidates.files) == ("seiten.csv", "plaetze.csv")
+    clicked = mapping.candidates.columns["geklickt"]
+    assert (clicked.name, clicked.true_values, clicked.false_values) == ("label_geklickt", ("ja",), ("nein",))
+    assert said["plaetze.csv/motiv"]["name"] == "ad_id"
+    assert said["plaetze.csv/dauer"]["name"] is None
+    assert "a place? then name: position" in said["plaetze.csv/platz"]["why"]
+    assert "a place?" not in said["plaetze.csv/art"]["why"]
+    assert set(mapping.lookups) == {"kunden"}
+    for name, message in (("x", "--outcome x: no file has such a column"), ("motiv", "expected 0 and 1, or two words")):
+        with pytest.raises(LogError, match=message):
+            propose_mapping(tmp_path, tmp_path / "never.yaml", outcomes=(name,))
