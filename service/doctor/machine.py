@@ -5,11 +5,12 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from contracts.caches import user_caches
-from service.doctor.findings import Finding, size
+from contracts.compiled import prepare
+from service.doctor.findings import Finding, Standing, size
 
 SECTION = "machine"
 INSTRUCTIONS = {
@@ -24,6 +25,7 @@ INSTRUCTIONS = {
 SMALL_MEMORY, SMALL_DISK, FEW_FILES = 2 << 30, 1 << 30, 4_096
 LITTLE_QUOTA = 0.01
 GPU_SECONDS = 5
+COMPILED = "ADSIEVE_COMPILED"
 
 
 def cpu_finding(cpuinfo: str) -> Finding:
@@ -86,8 +88,31 @@ def files_finding(soft: int, hard: int) -> Finding:
     )
 
 
-def directory_finding(name: str, path: Path, variable: str) -> Finding:
-    """Whether files can be made in a directory, which is made, and the room there."""
+def kernels_finding(prepare: Callable[[], bool] = prepare) -> Finding:
+    """Whether compiled kernels serve here; they are compiled where no process kept them yet.
+
+    Args:
+        prepare: Loads them, and logs why it cannot.
+    """
+    is_off = os.environ.get(COMPILED) == "0"
+    if not is_off and prepare():
+        return Finding(section=SECTION, name="kernels", standing="ok", found="compiled", facts={"compiled": True})
+    return Finding(
+        section=SECTION,
+        name="kernels",
+        standing="warn",
+        found=f"NumPy in their place, several times slower in places{f': {COMPILED}=0' if is_off else ''}",
+        next_step=f"unset {COMPILED}" if is_off else "install numba as requirements/serve.txt pins it",
+        facts={"compiled": False},
+    )
+
+
+def directory_finding(name: str, path: Path, variable: str, *, lack: Standing = "fail") -> Finding:
+    """Whether files can be made in a directory, which is made, and the room there.
+
+    Args:
+        lack: How it stands where they cannot.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path) as file:
@@ -97,7 +122,7 @@ def directory_finding(name: str, path: Path, variable: str) -> Finding:
         return Finding(
             section=SECTION,
             name=name,
-            standing="fail",
+            standing=lack,
             found=f"{path}: {(error.strerror or str(error)).lower()}",
             next_step=f"make it writable, or name another directory in {variable}",
         )
@@ -150,7 +175,9 @@ def machine_findings(devices: tuple[Path, ...], root: Path = Path("/")) -> Itera
         yield memory_finding(*memory, memory_limit(root / "sys/fs/cgroup"))
     yield files_finding(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield directory_finding("temporary files", Path(tempfile.gettempdir()), "TMPDIR")
-    yield directory_finding("cache", user_caches(), "XDG_CACHE_HOME")
+    yield kernels_finding()
+    # Without it each process compiles and compares engines for itself.
+    yield directory_finding("cache", user_caches(), "XDG_CACHE_HOME", lack="warn")
     yield from gpu_findings(devices)
 
 

@@ -168,7 +168,7 @@ def test_few_open_files_and_places_that_cannot_be_written(tmp_path):
     assert "ulimit -n 4096" in machine.files_finding(1_024, 4_096).next_step
     assert machine.files_finding(-1, -1).standing == machine.files_finding(20_000, 20_000).standing == "ok"
     (tmp_path / "file").touch()
-    assert machine.directory_finding("cache", tmp_path / "file" / "below", "XDG_CACHE_HOME").standing == "fail"
+    assert machine.directory_finding("temporary files", tmp_path / "file" / "below", "TMPDIR").standing == "fail"
     assert machine.directory_finding("cache", tmp_path / "new", "XDG_CACHE_HOME").standing != "fail"
 
 
@@ -195,3 +195,14 @@ def test_a_store_is_told_by_what_serves_each_scenario(world, tmp_path):
     broken = one(stores.store_findings(str(damaged), None), "shopping")
     assert broken.standing == "fail"
     assert "adsieve index rollback --scenario shopping" in broken.next_step
+
+
+def test_what_works_slower_is_a_warning_and_no_failure(tmp_path, monkeypatch):
+    """A service without a cache, or without compiled kernels, answers all the same."""
+    monkeypatch.setattr(machine, "user_caches", lambda: Path("/proc/nobody"))
+    assert one(machine.machine_findings(()), "cache").standing == "warn"
+    assert machine.kernels_finding(lambda: True).standing == "ok"
+    without = machine.kernels_finding(lambda: False)
+    assert (without.standing, without.facts) == ("warn", {"compiled": False})
+    monkeypatch.setenv("ADSIEVE_COMPILED", "0")
+    assert machine.kernels_finding(lambda: True).next_step == "unset ADSIEVE_COMPILED"
