@@ -1,6 +1,7 @@
 """What the stream of updates in Redis consists of: keys, entries, and the scripts that change it in one step."""
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 from zlib import crc32
@@ -13,19 +14,26 @@ from indexing.update_record import Update, decode_update, encode_update
 STREAM, META = f"{PREFIX}updates", f"{PREFIX}updates-log"
 BATCH = 1000
 
-# KEYS: log, stream; ARGV: id, run, then payload and checksum of each. What was lost at a restart must come back first.
-APPEND = """
+# KEYS: log, stream, list of payload and checksum of each; ARGV: id, run, length of the list. What was lost at a restart
+# must come back first. The list, since Redis before version 7 takes a million arguments at most.
+_APPEND = """
 local known = redis.call('HMGET', KEYS[1], 'id', 'seq', 'run')
 if known[1] ~= ARGV[1] then return 'other' end
 if known[3] ~= ARGV[2] then return 'restarted' end
-local seq = tonumber(known[2])
-for place = 3, #ARGV, 2 do
-  seq = seq + 1
-  redis.call('XADD', KEYS[2], string.format('%.0f-0', seq), 'u', ARGV[place], 'c', ARGV[place + 1])
+local seq, length = tonumber(known[2]), redis.call('LLEN', KEYS[3])
+if length ~= tonumber(ARGV[3]) then return 'lost' end
+for first = 0, length - 1, 1000 do
+  local part = redis.call('LRANGE', KEYS[3], first, first + 999)
+  for place = 1, #part, 2 do
+    seq = seq + 1
+    redis.call('XADD', KEYS[2], string.format('%.0f-0', seq), 'u', part[place], 'c', part[place + 1])
+  end
 end
 redis.call('HSET', KEYS[1], 'seq', string.format('%.0f', seq))
+redis.call('DEL', KEYS[3])
 return string.format('%.0f', seq)
 """
+_STAGED_S = 600
 
 # KEYS: log, stream; ARGV: id, floor, then number, payload and checksum of each. Never takes anything away.
 RESTORE = """
@@ -53,6 +61,23 @@ if seq > 0 then seq = (math.floor(seq / leap) + 1) * leap end
 redis.call('HSET', KEYS[1], 'seq', string.format('%.0f', seq), 'run', ARGV[2])
 return 1
 """
+
+
+def append(client: Any, log: str, run: str, updates: Iterable[Update]) -> bytes:
+    """Append to the stream, all or nothing.
+
+    Returns:
+        The last number; ``other`` where the log is another one, ``restarted`` where the server runs anew, ``lost``
+        where it does not have what was just sent to it.
+    """
+    aside, length = f"{STREAM}:{secrets.token_hex(8)}", 0
+    for batch in batches(updates):
+        pipeline = client.pipeline(transaction=False)
+        pipeline.rpush(aside, *(part for update in batch for part in payload_of(update)))
+        pipeline.expire(aside, _STAGED_S)  # what a writer that died left goes by itself
+        pipeline.execute()
+        length += 2 * len(batch)
+    return bytes(client.register_script(_APPEND)(keys=[META, STREAM, aside], args=[log, run, length]))
 
 
 class State(msgspec.Struct, frozen=True):

@@ -22,15 +22,14 @@ from contracts.release import UpdatePosition
 from indexing.lost_log import note_log
 from indexing.redis_connect import Connection
 from indexing.redis_stream import (
-    APPEND,
     BATCH,
     GO_ON,
     META,
     RESTORE,
     STREAM,
     State,
+    append,
     batches,
-    checksum,
     decode_entry,
     fields_of,
     parse_state,
@@ -113,7 +112,7 @@ class UpdateStream:
                 raise InputError(f"updates[{place}]: {error}") from None
         self.follow()
         with self._connection.naming("appending updates"):
-            position = self._append([encode_update(msgspec.structs.replace(update, seq=0)) for update in updates])
+            position = self._append(updates)
         try:
             self.follow()
         except ArtifactError as error:
@@ -169,16 +168,14 @@ class UpdateStream:
     def _run(self) -> str:
         return str(self._connection.client.info("server")["run_id"])
 
-    def _append(self, payloads: list[bytes]) -> UpdatePosition:
-        script = self._connection.client.register_script(APPEND)
-        fields = [part for payload in payloads for part in (payload, checksum(payload))]
+    def _append(self, updates: Updates) -> UpdatePosition:
         for _ in range(5):
             end = self._mirror.end
             known = end.log if end is not None else self._begin()
-            answer = script(keys=[META, STREAM], args=[known, self._run(), *fields])
+            answer = append(self._connection.client, known, self._run(), updates)
             if answer == b"restarted":
                 self._go_on(known)
-            elif answer != b"other":
+            elif answer not in (b"other", b"lost"):
                 return UpdatePosition(log=known, seq=int(answer))
             self.follow()
         raise ArtifactError(f"{self._connection.name}: the log of updates is replaced again and again")
@@ -244,8 +241,7 @@ class UpdateStream:
             if (update := self._decoded(name, fields)) is not None:
                 stops.pop(update.ad_id, None)  # what is said since counts
         if stops:
-            records = [part for update in stops.values() for part in payload_of(update)]
-            client.register_script(APPEND)(keys=[META, STREAM], args=[new, self._state().run, *records])
+            append(client, new, self._state().run, stops.values())
         state = self._state()
         updates = [update for entry in client.xrange(STREAM) if (update := self._decoded(*entry)) is not None]
         self._mirror.append_mirrored(updates, log=str(state.id), floor=state.floor)

@@ -3,12 +3,13 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from contracts.errors import AdsieveError
 from indexing.redis_connect import Connection, connect
-from indexing.redis_stream import BATCH, META, STREAM, stopping
+from indexing.redis_stream import BATCH, META, STREAM, append, stopping
 from indexing.redis_updates import LEAP, UpdateStream
 from indexing.update_log import UpdateLog
 from indexing.update_record import Update
@@ -53,12 +54,12 @@ def test_many_updates_come_in_order_and_once(stream: Opened) -> None:
 def test_two_appenders_at_once_number_their_updates_apart(stream: Opened) -> None:
     stream("first").append([bid("first", 1.0)])
 
-    def append(name: str) -> None:
+    def appends(name: str) -> None:
         one = stream(name)
         for number in range(50):
             one.append([bid(f"{name}-{number}", 1.0)])
 
-    threads = [threading.Thread(target=append, args=(name,)) for name in ("a", "b")]
+    threads = [threading.Thread(target=appends, args=(name,)) for name in ("a", "b")]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -172,3 +173,33 @@ def test_what_stops_an_ad() -> None:
         "a": Update(ad_id="a", at=2, takedown=True),
         "c": Update(ad_id="c", at=2, budget=0.0),
     }
+
+
+def test_an_append_of_any_length_is_there_at_once_or_not_at_all(connection: Connection, stream: Opened) -> None:
+    one, other = stream("a"), stream("b")
+    updates = [Update(ad_id=f"ad-{number % 7}", at=number, bid=1.0) for number in range(2_345)]
+    end = one.append(updates)
+    assert end.seq == len(updates)
+    other.follow()
+    assert read(other) == [(place, update.ad_id) for place, update in enumerate(updates, 1)]
+    assert connection.client.keys(f"{STREAM}:*") == []
+
+    class Lossy:
+        """A server that forgets what was sent to it before it is asked to take it."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(connection.client, name)
+
+        def register_script(self, script: str) -> Any:
+            for key in connection.client.keys(f"{STREAM}:*"):
+                connection.client.delete(key)
+            return connection.client.register_script(script)
+
+    run = connection.client.hget(META, "run").decode()
+    for client, log, of_run, answer in (
+        (Lossy(), end.log, run, b"lost"),
+        (connection.client, end.log, "another", b"restarted"),
+        (connection.client, "another", run, b"other"),
+    ):
+        assert append(client, log, of_run, updates) == answer
+    assert connection.client.xlen(STREAM) == len(updates)
