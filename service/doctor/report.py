@@ -31,7 +31,7 @@ MAX_THREADS = 2
 def examine(
     *, bundle: Path | None = None, redis: str | None = None, store: str | None = None, local: Path | None = None
 ) -> Diagnosis:
-    """Look at the machine; nothing is changed but that the cache directory is made.
+    """Look at the machine; nothing is changed but that the cache directory is made, and kernels are compiled into it.
 
     Args:
         bundle: Whose models the engines are tried on; None draws a small tower.
