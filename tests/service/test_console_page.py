@@ -305,6 +305,51 @@ def test_ads_are_found_by_id_and_by_stage_and_their_texts_never_run(
     console.wait("document.querySelector('#panel-playground .fault')?.textContent.startsWith('request.survivors: ')")
 
 
+def test_texts_of_a_request_are_shown_as_they_are_and_never_run(console: Any, example_query: Any) -> None:
+    """Ids, names and values of features, and what an error repeats of them."""
+    query = example_query(2) | {"country": ATTACK, ATTACK: ATTACK, "watch": {"ad": [ATTACK], "time": [0], ATTACK: [1]}}
+    request = {"request_id": ATTACK, "scenario": "standard", "query": query, "candidates": [ATTACK, "standard-1"]}
+    console.open()
+    console.run("document.querySelector('#panels a[href=\"#playground\"]').click()")
+    console.paste("playground", json.dumps(request))
+    console.press("playground-rank")
+    console.wait("document.querySelector('#ads tbody tr')")
+    console.run("document.querySelectorAll('details').forEach(part => part.open = true)")
+    console.run("document.querySelectorAll('#ads .opens').forEach(press => press.click())")
+    shown = console.run("document.getElementById('panel-playground').innerText")
+    assert shown.count(ATTACK) >= 4
+    for wrong in ({"scenario": ATTACK}, {"candidates": {"ids": ["standard-1"], ATTACK: 1}}, {ATTACK: 1}):
+        console.paste("playground", json.dumps(request | wrong))
+        console.press("playground-rank")
+        console.wait("document.querySelector('#panel-playground .fault')?.innerText.includes('<img')")
+    assert console.run("document.querySelectorAll('#panel-playground img').length") == 0
+    assert console.run("window.attacked") is None
+    assert console.overflow() <= 0
+
+
+def test_the_playground_ranks_ten_thousand_candidates(console: Any, request_of_1000: dict[str, Any]) -> None:
+    """The first thousand are told of one by one."""
+    console.open(width=PHONE)
+    console.run("document.querySelector('#panels a[href=\"#playground\"]').click()")
+    ids = [f"standard-{i}" for i in range(1, 10_001)]
+    console.paste("playground", json.dumps(request_of_1000 | {"candidates": ids}))
+    console.press("playground-rank")
+    console.wait("document.querySelector('#ads tbody tr')")
+    assert console.run(STEPS)[0] == 10_000
+    assert "9,000 more candidates" in console.run("document.querySelector('#ads .warning').textContent")
+    assert console.overflow() <= 0
+    assert console.page.complaints() == []
+
+
+@pytest.mark.parametrize("way", ["/console/", "/console/index.html"])
+def test_every_way_in_shows_the_page(console: Any, url: str, way: str) -> None:
+    console.open()
+    console.page.open(f"{url}{way}#live")
+    console.wait("document.querySelector('#panel-live .tile')")
+    assert console.run("location.pathname + location.hash") == "/console#live"
+    assert console.page.complaints() == []
+
+
 def test_an_ad_opens_the_features_that_the_heavy_ranker_got(console: Any, url: str) -> None:
     saved = httpx.get(f"{url}/admin/console/requests/shopping/2", headers=HEADERS).json()
     told = ranked(url, saved)["serving"]["answer"]
