@@ -209,45 +209,14 @@ def _median_timing(answers: list[dict[str, Any]]) -> dict[str, float]:
 
 def _summary(plan: _Plan, out: Path) -> dict[str, Any]:
     """The figures of the table, out of the reports."""
+    from distill.report_figures import report_figures
+
     quality, recall = [], []
     for scenario in plan.schemas:
-        report = json.loads((out / scenario / "report" / "report.json").read_text())["evaluations"][0]
-        quality += [_quality(report, stage, task) for stage in ("winners", "candidates") for task in report["tasks"]]
-        recall += _recall(report)
+        figures = report_figures(out / scenario / "report" / "report.json", SURVIVORS)
+        quality += figures.quality
+        recall += figures.recall
     return {"quality": quality, "recall": recall}
-
-
-def _quality(report: dict[str, Any], stage: str, task: str) -> dict[str, Any]:
-    """One row: KL and AUC of the student against the teacher, and the AUC of both against labels where known."""
-    rows = {
-        (row["model"], row["against"]): row
-        for row in report["slices"]
-        if (row["stage"], row["slice"], row["head"]) == (stage, "all", task)
-    }
-    against_teacher = rows["student", "teacher"]
-    return {
-        "scenario": report["scenario"],
-        "slice": stage,
-        "head": task,
-        "rows": against_teacher["rows"],
-        "kl": against_teacher["kl"],
-        "auc_against_teacher": against_teacher["auc"],
-        "student_auc": rows.get(("student", "labels"), {}).get("auc"),
-        "teacher_auc": rows.get(("teacher", "labels"), {}).get("auc"),
-    }
-
-
-def _recall(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Recall of the heavy top among the survivors, one row for each order of ranking."""
-    found = report["recall"]
-    if found is None:
-        return []
-    at = found["survivors"].index(SURVIVORS)
-    orders: dict[str, dict[str, float]] = {}
-    for curve in found["curves"]:
-        orders.setdefault(curve["order"], {})[curve["ranking"].replace(" ", "_")] = curve["recall"][at]
-    context = {"scenario": report["scenario"], "requests": found["requests"], "pool_size": found["pool_size"]}
-    return [{**context, "order": order, **recalls} for order, recalls in orders.items()]
 
 
 def _print_summary(summary: dict[str, Any], out: Path) -> None:
