@@ -13,6 +13,7 @@ a host carries the takedowns and used-up budgets of its own over before it follo
 import logging
 import secrets
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
@@ -126,15 +127,15 @@ class UpdateStream:
         manifest, end = self._mirror.manifest(), self._mirror.end
         if manifest is None or end is None:
             return 0
-        folded = list(self._mirror.read())
+        num_folded = sum(1 for _ in self._up_to(end.seq))
         aside = f"{STREAM}:{secrets.token_hex(8)}"
         client = self._connection.client
         with self._connection.naming("compacting updates"):
             before = client.xlen(STREAM)
-            if before <= len(folded):
+            if before <= num_folded:
                 return 0
             try:
-                for batch in batches(folded):
+                for batch in batches(self._up_to(end.seq)):
                     pipeline = client.pipeline(transaction=False)
                     for update in batch:
                         pipeline.xadd(aside, fields_of(encode_update(update)), id=f"{update.seq}-0")
@@ -149,7 +150,7 @@ class UpdateStream:
                     transaction.multi()
                     for name, fields in newer:
                         transaction.xadd(aside, fields, id=name)
-                    if folded or newer:
+                    if num_folded or newer:
                         transaction.persist(aside)
                         transaction.rename(aside, STREAM)
                     transaction.hset(META, "floor", max(state.floor, manifest.floor))
@@ -158,7 +159,11 @@ class UpdateStream:
                 return 0
             finally:
                 client.delete(aside)
-            return before - len(folded) - len(newer)
+            return before - num_folded - len(newer)
+
+    def _up_to(self, seq: int) -> Iterator[Update]:
+        """The mirror's updates; another process may append newer ones to it meanwhile."""
+        return (update for update in self._mirror.read() if update.seq <= seq)
 
     def _state(self) -> State:
         state = parse_state(self._connection.client.hmget(META, "id", "seq", "floor", "run"))
