@@ -17,6 +17,10 @@ from contracts.errors import ConfigError
 _MESSAGE = re.compile(r"^(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<index>\d+)\]|\[\.\.\.\]")
 _FIELD = re.compile(r"^Object (?P<fault>contains unknown|missing required) field `(?P<name>.*)`$", re.DOTALL)
+_EXPECTED = re.compile(r"^Expected `(?P<kinds>[^`]+)`(?P<rest>.*?)(?:, got .*)?$", re.DOTALL)
+_KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list"}
+_KINDS |= {"object": "a mapping", "datetime": "a time"}
+_SIGNS = {">=": "{} or more", "<=": "at most {}", ">": "more than {}", "<": "less than {}"}
 _MAX_SHOWN = 80
 
 Path = tuple[str | int, ...]
@@ -24,19 +28,45 @@ Path = tuple[str | int, ...]
 
 def explain(message: str, data: object, type_: Any) -> str:
     """One line of ``<path>: expected ..., got ...`` for a msgspec validation message about ``data``."""
+    field, text = fault_of(message, data, type_)
+    return f"{field}: {text}" if field else text
+
+
+def fault_of(message: str, data: object, type_: Any) -> tuple[str, str]:
+    """The same in two parts: the path as ``a.b[0]``, empty for the whole, and what was expected and found there."""
     parts = _MESSAGE.match(message)
     if parts is None:
-        return message
+        return "", message
     path = _concrete_path(parts["path"] or "", message, data, type_)
     value = _value_at(data, path)
     expected = _type_at(inspect.type_info(type_), path)
     field = _FIELD.match(parts["what"])
     if parts["key"]:
-        return _explain_key(path, value, _not_null(expected))
+        return _dotted(path), _explain_key(value, _not_null(expected))
     if field is not None:
         return _explain_field(field["fault"], field["name"], path, value, _not_null(expected))
-    wanted = _describe(expected) or parts["what"].split(", got ")[0].removeprefix("Expected ").replace("`", "")
-    return f"{_dotted(path)}expected {wanted}, got {show(value)}"
+    wanted = _describe(expected) or plain_words(parts["what"])
+    return _dotted(path), f"expected {wanted}, got {show(value)}"
+
+
+def plain_words(what: str) -> str:
+    """What msgspec expected, in words, without what it got.
+
+    Example:
+        >>> plain_words("Expected `int | null`, got `str`"), plain_words("Expected `str` of length >= 1")
+        ('a whole number or null', 'text of length 1 or more')
+    """
+    parts = _EXPECTED.match(what)
+    if parts is None:
+        return what.split(", got ")[0].replace("`", "")
+    kinds = " or ".join(_KINDS.get(kind, kind) for kind in parts["kinds"].split(" | "))
+    rest = parts["rest"]
+    for sign, words in _SIGNS.items():
+        limit = re.search(rf" {sign} ([0-9.]+)$", rest)
+        if limit is not None:
+            number = _plain(float(limit[1]))
+            rest = rest[: limit.start()] + (" " if "length" in rest else " of ") + words.format(number)
+    return f"{kinds}{rest}".replace("`", "")
 
 
 def show(value: object) -> str:
@@ -56,27 +86,27 @@ def suggestion(name: str, known: Any) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _explain_key(path: Path, mapping: Any, expected: Any) -> str:
+def _explain_key(mapping: Any, expected: Any) -> str:
     odd = next((key for key in mapping if not isinstance(key, str)), None)
     if odd is not None:
-        return f"{_dotted(path)}expected every key to be text, got {show(odd)} (put it in quotes)"
+        return f"expected every key to be text, got {show(odd)} (put it in quotes)"
     known = getattr(getattr(expected, "key_type", None), "values", ())
     odd = next((key for key in mapping if key not in known), "")
-    return f"{_dotted(path)}unknown key {show(odd)}, expected {one_of(known)}{suggestion(odd, known)}"
+    return f"unknown key {show(odd)}, expected {one_of(known)}{suggestion(odd, known)}"
 
 
-def _explain_field(fault: str, name: str, path: Path, value: Any, expected: Any) -> str:
+def _explain_field(fault: str, name: str, path: Path, value: Any, expected: Any) -> tuple[str, str]:
     fields = {field.encode_name: field.type for field in getattr(expected, "fields", ())}
+    place = _dotted((*path, name))
     if fault == "contains unknown":
-        expected_fields = f"expected {one_of(fields)}{suggestion(name, fields)}"
-        return f"{_dotted((*path, name))}unknown field with value {show(value[name])}, {expected_fields}"
+        found = show(value.get(name)) if isinstance(value, dict) else "null"
+        return place, f"unknown field with value {found}, expected {one_of(fields)}{suggestion(name, fields)}"
     wanted = _describe(fields.get(name)) or "a value"
-    return f"{_dotted((*path, name))}required field is missing, expected {wanted}, got {show(value)}"
+    return place, f"required field is missing, expected {wanted}, got {show(value)}"
 
 
 def _dotted(path: Path) -> str:
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
-    return f"{text}: " if text else ""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
 
 def _concrete_path(pattern: str, message: str, data: object, type_: Any) -> Path:
@@ -163,8 +193,8 @@ _PLAIN: dict[type, str] = {
     inspect.NoneType: "null",
     inspect.BoolType: "true or false",
     inspect.StrType: "text",
-    inspect.IntType: "int",
-    inspect.FloatType: "float",
+    inspect.IntType: "a whole number",
+    inspect.FloatType: "a number",
 }
 
 
