@@ -1,6 +1,5 @@
 """Bytes to requests and answers to bytes, as JSON or MessagePack; every fault names its field."""
 
-import re
 import struct
 from collections.abc import Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -8,6 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
+from contracts.config_errors import fault_of
 from contracts.errors import InputError, RequestError
 from indexing.id_keys import Keys, text_keys
 from service.api import BatchResponse, RankRequest, RankResponse
@@ -32,8 +32,6 @@ _BATCH_DECODERS: dict[str, Decoder[_Batch]] = {
     JSON: msgspec.json.Decoder(_Batch),
     MSGPACK: msgspec.msgpack.Decoder(_Batch),
 }
-_FAULT = re.compile(r"^(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
-_FIELD_FAULT = re.compile(r"^Object (?P<fault>contains unknown|missing required) field `(?P<name>.*)`$", re.DOTALL)
 
 
 class CandidateColumns(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +72,7 @@ def _decode(body: bytes | msgspec.Raw, decoder: Decoder[T], media: str) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _request_error(str(error)) from None
+        raise _request_error(str(error), body, decoder, media) from None
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise InputError(f"the body is not valid {media}: {error}") from None
 
@@ -185,12 +183,11 @@ def _name(value: object) -> str:
     return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
 
 
-def _request_error(message: str) -> RequestError:
+def _request_error(message: str, body: bytes | msgspec.Raw, decoder: Decoder[T], media: str) -> RequestError:
     """The RequestError of a msgspec validation message, with the path of the field as ``a.b[0]``."""
-    parts = _FAULT.match(message)
-    what, path = (parts["what"], parts["path"] or "") if parts else (message, "")
-    path = path.replace("[...]", "").removeprefix(".")
-    if fault := _FIELD_FAULT.match(what):
-        path = f"{path}.{fault['name']}".removeprefix(".")
-        what = "unknown field" if fault["fault"] == "contains unknown" else "required field is missing"
-    return RequestError(what.replace("`", ""), field=path or "body")
+    try:
+        data: Any = (msgspec.json if media == JSON else msgspec.msgpack).decode(body)
+    except (msgspec.DecodeError, RecursionError, ValueError):  # behind the fault it is broken too
+        data = None
+    field, text = fault_of(message, data, decoder.type)
+    return RequestError(text, field=field or "body")

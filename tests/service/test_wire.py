@@ -36,22 +36,22 @@ def test_a_body_becomes_a_request(media):
     ("change", "field", "message"),
     [
         ({"cadidates": []}, "cadidates", "unknown field"),
-        ({"scenario": 3}, "scenario", "Expected str, got int"),
-        ({"scenario": ""}, "scenario", "length >= 1"),
-        ({"query": []}, "query", "Expected object, got array"),
-        ({"candidates": 3}, "candidates", "got int"),
-        ({"candidates": ["a", 1]}, r"candidates\[1\]", "Expected str, got int"),
-        ({"filters": {"exclude_advertisers": [1]}}, r"filters.exclude_advertisers\[0\]", "Expected str, got int"),
+        ({"scenario": 3}, "scenario", "expected text, got 3"),
+        ({"scenario": ""}, "scenario", 'expected text of length 1 or more, got ""'),
+        ({"query": []}, "query", "expected a mapping, got "),
+        ({"candidates": 3}, "candidates", "expected .*got 3"),
+        ({"candidates": ["a", 1]}, r"candidates\[1\]", "expected text, got 1"),
+        ({"filters": {"exclude_advertisers": [1]}}, r"filters.exclude_advertisers\[0\]", "expected text, got 1"),
         ({"filters": {"exclude": []}}, "filters.exclude", "unknown field"),
-        ({"survivors": 0}, "survivors", ">= 1"),
-        ({"limit": 1.5}, "limit", "Expected int"),
-        ({"stage": "medium"}, "stage", "Invalid enum value 'medium'"),
-        ({"timeout_ms": 0}, "timeout_ms", "> 0"),
-        ({"timeout_ms": 1e300}, "timeout_ms", "<= 600000"),
+        ({"survivors": 0}, "survivors", "expected a whole number of 1 or more or null, got 0"),
+        ({"limit": 1.5}, "limit", "expected a whole number of 1 or more or null, got 1.5"),
+        ({"stage": "medium"}, "stage", "expected one of .*, got \"medium\""),
+        ({"timeout_ms": 0}, "timeout_ms", "expected a number above 0 and of at most 600,000 or null, got 0"),
+        ({"timeout_ms": 1e300}, "timeout_ms", "at most 600,000"),
         ({"event_time": "2026-03-01T12:00:00"}, "event_time", "timezone"),
         ({"event_time": "yesterday"}, "event_time", "RFC3339"),
-        ({"explain": "yes"}, "explain", "Expected bool, got str"),
-        ({"request_id": "x" * 257}, "request_id", "length <= 256"),
+        ({"explain": "yes"}, "explain", "expected true or false, got \"yes\""),
+        ({"request_id": "x" * 257}, "request_id", "of length at most 256"),
     ],
 )
 @pytest.mark.parametrize("media", [JSON, MSGPACK])
@@ -64,7 +64,7 @@ def test_a_wrong_value_names_its_field(change, field, message, media):
 def test_a_missing_field_is_named():
     with pytest.raises(RequestError, match=r"^query: required field is missing"):
         decode_request(b'{"scenario": "shopping"}')
-    with pytest.raises(RequestError, match=r"^body: Expected object, got array"):
+    with pytest.raises(RequestError, match=r"^body: expected a mapping with .*, got \[\]"):
         decode_request(b"[]")
 
 
