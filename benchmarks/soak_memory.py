@@ -66,7 +66,7 @@ def _mib(text: str) -> float:
 def by_period(samples: Sequence[Held], starts: Sequence[float]) -> list[Held]:
     """One for each period that ends where the next begins: medians, of memory and of counts alike."""
     found = []
-    for start, end in zip(starts, [*starts[1:], float("inf")], strict=True):
+    for start, end in zip(starts, [*starts, float("inf")][1:], strict=True):
         inside = [sample for sample in samples if start <= sample.at < end]
         if inside:
             fields = {name: median(getattr(sample, name) for sample in inside) for name in Held.__dataclass_fields__}
