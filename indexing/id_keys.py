@@ -91,7 +91,7 @@ def text_keys(ids: Sequence[str]) -> Keys:
         )
         longest = kernels.split_texts(data, starts, lengths, heads)
         if longest >= 0:
-            return _with_long_heads(Keys(data, starts, lengths, heads, longest > HEAD))
+            return found_keys(data, starts, lengths, heads, longest)
     ends = np.flatnonzero(data[: len(data) - SHORT] == 0)
     if len(ends) != len(ids):  # an id holds NUL, or there is none
         lengths = np.array([len(text.encode("utf-8", "surrogatepass")) for text in ids], np.int64)
@@ -100,6 +100,11 @@ def text_keys(ids: Sequence[str]) -> Keys:
     starts[:1] = 0
     np.add(ends[:-1], 1, out=starts[1:])
     return stored_keys(data, starts, ends - starts)
+
+
+def found_keys(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, heads: np.ndarray, longest: int) -> Keys:
+    """Keys of ids that a kernel found in ``data``, whose heads are right but for those of more than 16 bytes."""
+    return _with_long_heads(Keys(data, starts, lengths, heads, longest > HEAD))
 
 
 def array_bytes(ids: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:

@@ -22,6 +22,7 @@ from contracts.schema import FeatureSchema
 from indexing.arrays import joined_rows
 from indexing.blocks import objective_heads
 from indexing.id_keys import Keys, text_keys
+from indexing.id_texts import texts_at
 from indexing.index import Index, Pins
 from indexing.live_search import best, current_rows, extra_rows, is_few, search_scores
 from indexing.overlay_files import ACTIVE, GONE, NEWEST, OverlayArrays, map_overlay
@@ -95,8 +96,9 @@ class LiveIndex:
         if overlay is None or overlay.num_rows == 0:
             return rows
         self.refresh()
-        for place in np.flatnonzero(rows < 0).tolist():
-            own = self._known.rows.get(ids[place])
+        unknown = np.flatnonzero(rows < 0)
+        for place, ad_id in zip(unknown.tolist(), texts_at(ids, unknown), strict=True):
+            own = self._known.rows.get(ad_id)
             rows[place] = -1 if own is None else self._num_ads + own
         newest = overlay.newest[rows]
         changed = np.flatnonzero((newest != NEWEST) & (rows >= 0))

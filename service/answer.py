@@ -6,6 +6,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
+from indexing.id_texts import texts_at
 from service.api import Ads, Degraded, Dropped, Explain, RankRequest, RankResponse, Timing
 from service.explaining import explain
 from service.features import FeatureNotes
@@ -24,7 +25,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     inputs: RequestInputs
-    ids: list[str] | None
+    ids: Sequence[str] | None
     resolved: Resolved
     scored: Sequence[Scored]
     final: Ranking
@@ -95,8 +96,7 @@ class _Shown:
     def _ids(self) -> list[str]:
         ids, scored = self._result.ids, self._result.scored
         if ids is not None:
-            positions = self._ranking.gather([part.pool.positions for part in scored])
-            return [ids[position] for position in positions.tolist()]
+            return texts_at(ids, self._ranking.gather([part.pool.positions for part in scored]))
         found = np.empty(self._num_shown, object)
         for part, members in zip(scored, self._members, strict=True):
             rows = part.pool.rows[self._ranking.places[members]]

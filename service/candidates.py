@@ -13,6 +13,7 @@ import numpy as np
 from contracts import compiled
 from contracts.errors import RequestError
 from indexing.id_keys import may_repeat
+from indexing.id_texts import texts_at
 from service.pools import Pool, Reason, Resolved, fill_bids
 from service.releases import LoadedRelease
 from service.settings import Settings
@@ -86,7 +87,7 @@ def retrieve(
     return Resolved(pools=fill_bids(pools, np.zeros(start, np.int8), settings), reasons=np.zeros(0, np.int8))
 
 
-def _mark_duplicates(ids: list[str], reasons: np.ndarray, settings: Settings) -> None:
+def _mark_duplicates(ids: Sequence[str], reasons: np.ndarray, settings: Settings) -> None:
     seen: set[str] = set()
     for position, ad_id in enumerate(ids):
         if ad_id in seen:
@@ -111,7 +112,7 @@ def _find(columns: CandidateColumns, releases: Sequence[LoadedRelease]) -> tuple
 def _lookup(columns: CandidateColumns, places: np.ndarray, loaded: LoadedRelease) -> np.ndarray:
     if len(places) == 0:
         return np.zeros(0, np.int32)
-    return loaded.live.lookup([columns.ids[place] for place in places.tolist()], columns.keys.take(places))
+    return loaded.live.lookup(texts_at(columns.ids, places), columns.keys.take(places))
 
 
 def _mark_unknown(

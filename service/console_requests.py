@@ -3,6 +3,7 @@
 import msgspec
 
 from contracts.errors import AdsieveError
+from indexing.id_texts import IdTexts
 from service.api import RankRequest
 from service.console_api import SavedRequest, SavedRequests
 from service.problems import HttpProblem
@@ -47,5 +48,5 @@ def _told(scenario: str, number: int, request: RankRequest) -> SavedRequest:
         scenario=scenario,
         number=number,
         request_id=request.request_id,
-        candidates=len(ids) if isinstance(ids, list) else None,
+        candidates=len(ids) if isinstance(ids, list | IdTexts) else None,
     )

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from contracts.records import STAGES
 from contracts.rows import encode_pairs, encode_request, feature_columns, pair_columns
+from indexing.id_texts import texts_at
 from service.answer import Result
 from service.api import RankRequest
 from service.feedback_columns import TIME, LogColumns, ServedFeatures
@@ -176,7 +177,7 @@ def _teacher_versions(loaded: LoadedRelease, teacher: Mapping[str, np.ndarray], 
 def _ad_ids(result: Result, part: Scored, known: np.ndarray) -> pa.Array:
     if result.ids is None:
         return pa.array(part.release.live.ids(part.pool.rows[known]), pa.string())
-    return pa.array(result.ids, pa.string()).take(pa.array(part.pool.positions[known]))
+    return pa.array(texts_at(result.ids, part.pool.positions[known]), pa.string())
 
 
 def _pair(request: RankRequest, features: ServedFeatures, positions: np.ndarray) -> dict[str, pa.Array]:

@@ -9,6 +9,7 @@ from enum import IntEnum
 import msgspec
 import numpy as np
 
+from indexing.id_texts import texts_at
 from service.api import Dropped
 from service.settings import Settings
 
@@ -53,8 +54,8 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
             return Dropped()
         lists: dict[str, list[str]] = {}
         places = self.reasons.nonzero()[0]
-        for place, reason in zip(places.tolist(), self.reasons[places].tolist(), strict=True):
-            lists.setdefault(_NAMES[reason], []).append(ids[place])
+        for ad_id, reason in zip(texts_at(ids, places), self.reasons[places].tolist(), strict=True):
+            lists.setdefault(_NAMES[reason], []).append(ad_id)
         return Dropped(**lists)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from contracts.probability import sigmoid
+from indexing.id_texts import texts_at
 from indexing.overlay_files import WITHDRAWN
 from service.api import CandidateTrace, Stage
 from service.light import Ranking, Scored
@@ -135,7 +136,7 @@ def _num_positions(result: "Result") -> int:
 
 def _ids_at(result: "Result", places: np.ndarray) -> list[str]:
     if result.ids is not None:
-        return [result.ids[place] for place in places.tolist()]
+        return texts_at(result.ids, places)
     found: dict[int, str] = {}
     for part in result.scored:
         mine = np.isin(part.pool.positions, places)

@@ -10,7 +10,9 @@ import numpy as np
 from contracts.config_errors import fault_of
 from contracts.errors import InputError, RequestError
 from indexing.id_keys import Keys, text_keys
+from indexing.id_texts import IdTexts
 from service.api import BatchResponse, RankRequest, RankResponse
+from service.body_candidates import decode_cut
 from service.media import ENCODERS, JSON, MSGPACK
 
 T = TypeVar("T")
@@ -24,8 +26,9 @@ class _Batch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     requests: list[msgspec.Raw]
 
 
+_JSON_DECODER = msgspec.json.Decoder(RankRequest)
 _DECODERS: dict[str, Decoder[RankRequest]] = {
-    JSON: msgspec.json.Decoder(RankRequest),
+    JSON: _JSON_DECODER,
     MSGPACK: msgspec.msgpack.Decoder(RankRequest),
 }
 _BATCH_DECODERS: dict[str, Decoder[_Batch]] = {
@@ -41,7 +44,7 @@ class CandidateColumns(msgspec.Struct, frozen=True, kw_only=True):
     null.
     """
 
-    ids: list[str]
+    ids: Sequence[str]
     keys: Keys
     bids: np.ndarray | None = None
     objectives: list[str | None] | None = None
@@ -50,6 +53,8 @@ class CandidateColumns(msgspec.Struct, frozen=True, kw_only=True):
 
 def decode_request(body: bytes | msgspec.Raw, media: str = JSON) -> RankRequest:
     """The bytes of a body to a request; the errors are those of ``decode``."""
+    if media == JSON and (request := decode_cut(bytes(body), _JSON_DECODER)) is not None:
+        return request
     return _decode(body, _DECODERS[media], media)
 
 
@@ -82,15 +87,15 @@ def encode_response(response: RankResponse | BatchResponse, media: str = JSON) -
     return ENCODERS[media].encode(response)
 
 
-def candidate_columns(candidates: list[str] | dict[str, Any], *, max_candidates: int) -> CandidateColumns:
+def candidate_columns(candidates: Sequence[str] | dict[str, Any], *, max_candidates: int) -> CandidateColumns:
     """Check types and lengths of the candidate columns.
 
     Raises:
         RequestError: Too many, a column that is no list, columns of unequal length, or a value of a wrong type.
     """
-    if isinstance(candidates, list):
+    if not isinstance(candidates, dict):
         _check_count(candidates, "candidates", max_candidates)
-        return CandidateColumns(ids=candidates, keys=text_keys(candidates))
+        return CandidateColumns(ids=candidates, keys=_keys_of_texts(candidates))
     columns = dict(candidates)
     ids = columns.pop("ids", None)
     if ids is None:
@@ -110,19 +115,23 @@ def candidate_columns(candidates: list[str] | dict[str, Any], *, max_candidates:
     return CandidateColumns(ids=ids, keys=keys, bids=_bids(bids), objectives=objectives, pair=columns)
 
 
-def _keys(ids: list[str]) -> Keys:
+def _keys(ids: Sequence[str]) -> Keys:
     """Keys of the ids, in whose making it shows whether all are texts."""
     try:
-        return text_keys(ids)
+        return _keys_of_texts(ids)
     except TypeError:
         _check_column(ids, "candidates.ids", (str,), "a string")
         raise
 
 
-def _bids(bids: list[Any] | None) -> np.ndarray | None:
+def _keys_of_texts(ids: Sequence[str]) -> Keys:
+    return ids.keys if isinstance(ids, IdTexts) else text_keys(ids)
+
+
+def _bids(bids: list[Any] | np.ndarray | None) -> np.ndarray | None:
     """Float64 [C], NaN for null. A NaN that was sent becomes infinite, so that it is refused and not taken for null."""
-    if bids is None:
-        return None
+    if bids is None or isinstance(bids, np.ndarray):
+        return bids
     _check_list(bids, "candidates.bids")
     values = _numbers(bids)
     if values is not None:
@@ -166,7 +175,7 @@ def _check_count(ids: Sequence[str], field: str, max_candidates: int) -> None:
 
 
 def _check_list(column: object, field: str) -> None:
-    if not isinstance(column, list):
+    if not isinstance(column, list | IdTexts | np.ndarray):
         raise RequestError(f"expected a list, got {_name(column)}", field=field)
 
 

@@ -1,20 +1,22 @@
 """Loops over ids, texts and vectors, compiled by Numba: what NumPy takes tens of calls and temporaries for.
 
 Each has a reference in NumPy beside its caller, which serves where Numba is not installed, and gives the same: the same
-bits, except for :func:`score_half`, which adds in another order. Importing this package compiles, or loads what an
-earlier process compiled; ``contracts.compiled`` does so once, before anything is served. Nothing is compiled later:
-signatures are fixed.
+bits, except for :func:`score_half`, which adds in another order. That of :func:`read_candidates` is decoding the body.
+Importing this package compiles, or loads what an earlier process compiled; ``contracts.compiled`` does so once, before
+anything is served. Nothing is compiled later: signatures are fixed.
 
 Texts come as one UTF-8 string, each followed by NUL, with ``PADDING`` bytes more that may be read. Shapes: K texts, A
 rows of a table, P rows that are asked, C candidates, H heads, D width of a head's vector, F fields, U uses of a table.
 """
 
+from contracts.kernels.bodies import NO_ROOM, join_texts, read_candidates
 from contracts.kernels.candidates import collect, sift
 from contracts.kernels.ids import find_rows
 from contracts.kernels.rows import age_fields, choose_heads, pool_rows, score_half
 from contracts.kernels.texts import TAIL, hash_fields, head_hashes, may_repeat, split_texts
 
 __all__ = [
+    "NO_ROOM",
     "TAIL",
     "age_fields",
     "choose_heads",
@@ -22,8 +24,10 @@ __all__ = [
     "find_rows",
     "hash_fields",
     "head_hashes",
+    "join_texts",
     "may_repeat",
     "pool_rows",
+    "read_candidates",
     "score_half",
     "sift",
     "split_texts",

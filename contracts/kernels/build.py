@@ -41,6 +41,39 @@ def word_at(context: Any, data: Any, at: Any) -> Any:
 
 
 @intrinsic
+def address(context: Any, data: Any) -> Any:
+    """Where an array begins. A function that takes this instead counts no references, which would cost more than it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.ptrtoint(array.data, ir.IntType(64))
+
+    return types.int64(data), generate
+
+
+@intrinsic
+def byte_of(context: Any, begin: Any, at: Any) -> Any:
+    """The byte at a place behind an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(builder.add(*arguments), ir.IntType(8).as_pointer())
+        return builder.zext(builder.load(pointer), ir.IntType(64))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def word_of(context: Any, begin: Any, at: Any) -> Any:
+    """Eight bytes from a place behind an address on, little-endian."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(builder.add(*arguments), ir.IntType(64).as_pointer())
+        return builder.load(pointer, align=1)
+
+    return types.uint64(types.int64, types.int64), generate
+
+
+@intrinsic
 def prefetch(context: Any, array: Any, at: Any) -> Any:
     """Have the cache line of the element at a flat position brought near; nothing happens where there is none."""
 
@@ -82,3 +115,45 @@ def half(context: Any, bits: Any) -> Any:
         return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
 
     return types.float32(types.uint16), generate
+
+
+@intrinsic
+def trailing_zeros(context: Any, word: Any) -> Any:
+    """Bits below the lowest 1 of a word; 64 where there is none."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.IntType(1)(0))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def leading_zeros(context: Any, word: Any) -> Any:
+    """Bits above the highest 1 of a word; 64 where there is none."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctlz(arguments[0], ir.IntType(1)(0))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def product_high(context: Any, one: Any, other: Any) -> Any:
+    """The upper 64 of the 128 bits of a product of two words."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128)
+        left, right = (builder.zext(argument, wide) for argument in arguments)
+        return builder.trunc(builder.lshr(builder.mul(left, right), wide(64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+@intrinsic
+def double(context: Any, bits: Any) -> Any:
+    """The fp64 number with these bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.uint64), generate

@@ -15,7 +15,7 @@ ALL = U64(0xFFFFFFFFFFFFFFFF)
 _MIX_1, _MIX_2 = U64(0xFF51AFD7ED558CCD), U64(0xC4CEB9FE1A85EC53)
 _XX_1, _XX_2, _XX_3 = U64(0x9E3779B185EBCA87), U64(0xC2B2AE3D27D4EB4F), U64(0x165667B19E3779F9)
 _XX_4, _XX_5 = U64(0x85EBCA77C2B2AE63), U64(0x27D4EB2F165667C5)
-_ONES, _HIGHS = U64(0x0101010101010101), U64(0x8080808080808080)
+ONES, HIGHS = U64(0x0101010101010101), U64(0x8080808080808080)
 _FACTOR_1, _FACTOR_2 = U64(0x9E3779B97F4A7C15), U64(0xC2B2AE3D27D4EB4F)  # of indexing.id_keys
 
 
@@ -27,6 +27,14 @@ def _masked(word: np.uint64, count: int) -> np.uint64:
     if count <= 0:
         return U64(0)
     return word & (ALL >> U64(64 - 8 * count))
+
+
+@njit(inline="always")
+def head_word(data: np.ndarray, start: int, length: int, word: int) -> np.uint64:
+    """A word of the head of a text of at most 16 bytes: eight of its bytes, 0xFF behind its last."""
+    count = length - 8 * word
+    fill = ALL << U64(8 * max(count, 0)) if count < 8 else U64(0)
+    return _masked(word_at(data, start + 8 * word), count) | fill
 
 
 @njit(inline="always")
@@ -94,7 +102,7 @@ def _end_of(data: np.ndarray, at: int) -> int:
     """The place of the first NUL from ``at`` on; there is one."""
     while True:
         word = word_at(data, at)
-        found = (word - _ONES) & ~word & _HIGHS
+        found = (word - ONES) & ~word & HIGHS
         if found:
             while data[at] != 0:
                 at += 1
@@ -119,9 +127,7 @@ def split_texts(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, heads
         length = stop - at
         starts[number], lengths[number], longest = at, length, max(longest, length)
         for word in range(HEAD // 8):
-            count = length - 8 * word
-            fill = ALL << U64(8 * max(count, 0)) if count < 8 else U64(0)
-            heads[number, word] = _masked(word_at(data, at + 8 * word), count) | fill
+            heads[number, word] = head_word(data, at, length, word)
         at = stop + 1
     return longest if at == end else -1
 
