@@ -19,7 +19,7 @@ from indexing.counters import Counters
 from indexing.pin_engine import OpeningEngines, Spread, choose_pin_engine, embed_in_pieces
 from indexing.precision import CHECKED_ADS, CHECKED_QUERIES, NO_LOSS, PrecisionLoss, precision_loss, spread_rows
 from indexing.saved_queries import saved_query_embeddings
-from indexing.shift import ad_profile, shift_warnings
+from indexing.shift import CountedRows, ShiftCounts, ad_profile, shift_warnings
 from towers.serving import TwoTowerServing, quantise_vectors, score, split_pin_embedding
 
 DTYPES: dict[str, np.dtype] = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32), "int8": np.dtype(np.int8)}
@@ -158,7 +158,7 @@ class AdEmbedder:
                 },
                 faults=_faults(encoded) | ({f"bid: {BID_RULE}": int(bad_bid.sum())} if bad_bid.any() else {}),
                 coverage={name: batch.coverage for name, batch in encoded.items()},
-                shift={name: profile.count(encoded[name].encoded, valid) for name, profile in self._profiles.items()},
+                shift=self._shift({name: batch.encoded for name, batch in encoded.items()}, valid),
                 precision=self._loss(towers_ads, stored, spread_rows(usable, check), source),
             ),
             num_read=len(ads),
@@ -172,6 +172,11 @@ class AdEmbedder:
             if name in counters.shift
         }
         return shift, [line for name, features in shift.items() for line in shift_warnings(name, features)]
+
+    def _shift(self, encoded: dict[str, Encoded], valid: np.ndarray) -> dict[str, ShiftCounts]:
+        """How the valid ads are spread, by model; what models of the same features have in common is counted once."""
+        rows = {id(one): CountedRows(one, valid) for one in encoded.values()}
+        return {name: profile.count_rows(rows[id(encoded[name])]) for name, profile in self._profiles.items()}
 
     def _loss(
         self, ads: Encoded, stored: tuple[np.ndarray, np.ndarray, np.ndarray | None], rows: np.ndarray, source: str

@@ -16,6 +16,7 @@ moved is told by the two-tower bundle, which is of the index's scenario. What is
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import sqrt
 from typing import Any
 
@@ -75,6 +76,26 @@ class ShiftCounts:
         return cls(data["rows"], dict(data["sums"]), bins)
 
 
+class CountedRows:
+    """Encoded ads [B] where ``valid`` [B], and what is counted of them for any profile; each is counted once."""
+
+    def __init__(self, encoded: Encoded, valid: np.ndarray) -> None:
+        every = bool(valid.all())
+        self.ids, self.floats = (part if every else part[valid] for part in (encoded.ids, encoded.floats))
+        self._id_bins: dict[tuple[int, int], np.ndarray] = {}
+
+    @cached_property
+    def totals(self) -> np.ndarray:
+        """Sum of each column of floats."""
+        return self.floats.sum(axis=0, dtype=np.float64)
+
+    def id_bins(self, start: int, width: int) -> np.ndarray:
+        """Bins of the ids in ``width`` columns from ``start`` on."""
+        if (start, width) not in self._id_bins:
+            self._id_bins[start, width] = id_bins(self.ids[:, start : start + width])
+        return self._id_bins[start, width]
+
+
 class AdProfile:
     """The training statistics of a model's ad side, and the counts of a catalogue that are compared with them.
 
@@ -104,15 +125,18 @@ class AdProfile:
 
     def count(self, encoded: Encoded, valid: np.ndarray) -> ShiftCounts:
         """Count encoded ads [B] where ``valid`` [B]."""
-        ids, floats = (encoded.ids, encoded.floats) if valid.all() else (encoded.ids[valid], encoded.floats[valid])
-        bins = {column.name: id_bins(ids[:, column.start : column.start + column.width]) for column in self._bags}
+        return self.count_rows(CountedRows(encoded, valid))
+
+    def count_rows(self, rows: "CountedRows") -> ShiftCounts:
+        """As :meth:`count`, of rows that the profiles of several models count."""
+        bins = {column.name: rows.id_bins(column.start, column.width) for column in self._bags}
         for column in self._dense:
             if column.name in self._histograms:
-                values = np.ascontiguousarray(floats[:, column.start])
+                values = np.ascontiguousarray(rows.floats[:, column.start])
                 bins[column.name] = float_bins(values, self._histograms[column.name][0])
-        totals = floats.sum(axis=0, dtype=np.float64)
+        totals = rows.totals
         sums = {column.name: float(totals[column.start : column.start + column.width].sum()) for column in self._dense}
-        return ShiftCounts(len(ids), sums, bins)
+        return ShiftCounts(len(rows.ids), sums, bins)
 
     def report(self, counts: ShiftCounts, coverage: Coverage) -> dict[str, dict[str, Any]]:
         """What is known of each feature, in the catalogue and in training."""
