@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from contracts.config import dump_yaml
 from contracts.errors import ConfigError, InputError, MismatchError
 from contracts.schema import FeatureSchema, save_schema
 from distill.cli import app
-from distill.cli_evaluate import _worse_line
+from distill.cli_evaluate import _print_headline, _worse_line
 from distill.cli_train import choose_config, parse_weights
 from distill.compare import SliceDifference
 from distill.config import DistillConfig
@@ -100,11 +101,22 @@ def test_recall_that_says_nothing_is_no_figure(bundle: Bundle, log_directory: Pa
     """Pools of this log have 60 ads at the most."""
     words = ("evaluate", "--logs", log_directory, "--bundle", bundle.path, "--threads", 1, "--out", tmp_path / "report")
     without, uncut = _invoke(*words).stdout, _invoke(*words, "--pool-size", 60).stdout
-    assert "no recall: the largest request has 60 scored eligible ads, so that nothing is cut at 100 survivors" in without
+    assert (
+        "no recall: the largest request has 60 scored eligible ads, so that nothing is cut at 100 survivors" in without
+    )
     assert "whole_pools in the mapping" in without
     assert "heavy top" not in without
     assert uncut.count("nothing is cut") == 3
     assert "no recall at 100 survivors: pools of at most 60 ads" in uncut
+
+
+def test_recall_on_smaller_pools_is_told(make_report: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluation = make_report.make_report().evaluations[0]
+    smaller = msgspec.structs.replace(evaluation.recall, pool_size=(700, 720))
+    told = "recall on pools of 700 to 720 scored eligible ads, since no request has 1,000: in larger ones it is lower"
+    for recall, pool_size, is_told in ((smaller, None, True), (smaller, 700, False), (evaluation.recall, None, False)):
+        _print_headline(msgspec.structs.replace(evaluation, recall=recall), pool_size)
+        assert (told in capsys.readouterr().out) is is_told
 
 
 def test_an_unknown_slice_is_refused_before_any_work(bundle: Bundle, log_directory: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from distill.recall import (
     STUDENT,
     UTILITY,
     RecallReport,
+    fitting_pool_size,
     mean_over_pools,
     measure_recall,
     pool_rows,
@@ -206,3 +207,19 @@ def test_pools_without_bids_or_with_a_teacher_that_is_no_number_do_not_count(pai
 def _only(pairs: ScoredPairs, keep: np.ndarray) -> ScoredPairs:
     names = ("request", "stage", "teacher", "student", "labels", "weight", "bid", "pays_for")
     return replace(pairs, **{name: getattr(pairs, name)[keep] for name in names})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([1_000] + [50] * 99, 1_000),
+        ([400] * 49 + [300] * 30, 300),
+        ([400] * 49 + [100] * 30, 400),
+        ([101, 150], 101),
+        ([100] * 99, 1_000),
+    ],
+)
+def test_the_pool_size_that_a_log_has(sizes: list[int], expected: int) -> None:
+    """The usual one where a request has it or nothing would be cut; else what fifty requests have, or all that cut."""
+    request = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    assert fitting_pool_size(request) == expected
