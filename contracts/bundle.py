@@ -18,7 +18,7 @@ import numpy as np
 
 from contracts.artifact import MANIFEST, FileEntry, file_entries, publishing, read_manifest, verify_files, write_json
 from contracts.errors import ArtifactError, MismatchError, WrongArtifactError
-from contracts.names import check_scenario
+from contracts.names import MadeName, check_scenario
 from contracts.schema import FeatureSchema, load_schema, save_schema
 from contracts.tensors import read_tensors
 
@@ -44,7 +44,7 @@ class BundleManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     training data, ISO 8601 UTC.
     """
 
-    version: str
+    version: MadeName
     kind: Kind
     scenario: str | None = None
     tasks: list[str]

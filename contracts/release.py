@@ -7,6 +7,7 @@ import msgspec
 from contracts.artifact import FileEntry
 from contracts.bundle import BundleManifest
 from contracts.errors import MismatchError
+from contracts.names import MadeName
 
 
 class UpdatePosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,7 +32,7 @@ class IndexManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ISO 8601, UTC.
     """
 
-    version: str
+    version: MadeName
     scenario: str
     two_tower: str
     heavy: str | None = None
@@ -83,14 +84,14 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     saved requests, ``judgement`` how it was held against limits; None where nobody judged it.
     """
 
-    release_id: str
-    scenario: str
+    release_id: MadeName
+    scenario: MadeName
     number: int = 0
-    two_tower: str
-    heavy: str | None = None
-    index: str
+    two_tower: MadeName
+    heavy: MadeName | None = None
+    index: MadeName
     created_at: str
-    previous: str | None = None
+    previous: MadeName | None = None
     metrics: dict[str, float] = {}
     judgement: Judgement | None = None
 

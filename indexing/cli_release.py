@@ -199,9 +199,9 @@ def _limits(path: Path | None) -> "ReleaseLimits":
 def _scenario(release_id: str) -> str:
     """The scenario that a release is of: its id is that name, a time and a few random digits."""
     from contracts.errors import InputError
-    from contracts.names import check_name
+    from contracts.names import check_made_name
 
-    parts = check_name(release_id, "release").rsplit("-", 2)
+    parts = check_made_name(release_id, "release").rsplit("-", 2)
     if len(parts) < 3:
         raise InputError(f"{release_id!r}: expected the id of a release, as `adsieve index list` shows it")
     return parts[0]

@@ -13,7 +13,7 @@ import msgspec
 
 from contracts.artifact import FileEntry, file_lock, write_json
 from contracts.errors import AdsieveError, ArtifactError, InputError, NotCurrentError, WrongArtifactError
-from contracts.names import check_name
+from contracts.names import check_made_name, check_name
 from contracts.release import Judgement, Release, UpdatePosition
 from indexing.lost_log import note_log, trace_of_log
 from indexing.prune import Move, Pruned, prune_store
@@ -226,7 +226,7 @@ class DirectoryStore:
             source: Directory with its files, on the same file system to cost no copy.
             entries: What its manifest says of them; checked by the caller.
         """
-        target = self.root / kind / check_name(version, "version")
+        target = self.root / kind / check_made_name(version, "version")
         with self._locked():
             place(source, target, entries)
         return target

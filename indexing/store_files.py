@@ -29,6 +29,7 @@ from contracts.artifact import (
 )
 from contracts.bundle import BundleManifest, open_bundle
 from contracts.errors import ArtifactError, InputError
+from contracts.names import MadeName, MadeNameOrEmpty
 from contracts.release import IndexManifest, Judgement, Release, check_pairing
 from indexing.lost_log import NOTE
 from indexing.overlay_stops import HOSTS, STOPS
@@ -53,9 +54,9 @@ class Pointer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ``pinned`` are releases that ``prune`` leaves, in that history or not.
     """
 
-    release: str
-    history: list[str] = []
-    pinned: list[str] = []
+    release: MadeNameOrEmpty
+    history: list[MadeName] = []
+    pinned: list[MadeName] = []
 
     @property
     def names(self) -> list[str]:
@@ -258,10 +259,7 @@ def remove_directory(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def remove_leftovers(root: Path) -> None:

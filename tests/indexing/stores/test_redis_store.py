@@ -521,3 +521,31 @@ def test_a_mirror_that_cannot_be_written_is_named(server: object, tmp_path: Path
     store = RedisStore(server.url, tmp_path / "file" / "mirror")  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="mirror: cannot mirror redis://.*: Not a directory; .*ADSIEVE_LOCAL"):
         store.refresh()
+
+
+@pytest.mark.parametrize("field", ["release_id", "index", "two_tower", "heavy"])
+def test_names_that_lead_out_of_a_mirror_are_followed_nowhere(
+    host: Host, publish: Publish, tmp_path: Path, field: str
+) -> None:
+    publisher, follower = host("publisher"), host("follower")
+    first = publish(publisher)
+    follower.refresh()
+    second = publish(publisher, "other_")
+    client, key = publisher._connection.client, "{adsieve}:releases:shopping"
+    record = msgspec.json.decode(client.hget(key, second.release_id))
+    outside = f"../../outside/{record[field]}"
+    client.hset(key, second.release_id, msgspec.json.encode({**record, field: outside}))
+    if field in ("index", "two_tower", "heavy"):
+        kind = "indexes" if field == "index" else "bundles"
+        mark = client.get(f"{{adsieve}}:mark:{kind}/{record[field]}")
+        client.set(f"{{adsieve}}:mark:{kind}/{outside}", mark)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ArtifactError, match=f"release {second.release_id} of shopping is missing"):
+        follower.refresh()
+    assert sorted(tmp_path.iterdir()) == before
+    assert follower.current("shopping") == first
+    pointer = msgspec.json.decode(client.hget("{adsieve}:pointers", "shopping"))
+    pointer["pointer"]["history"] = ["../../outside"]
+    client.hset("{adsieve}:pointers", "shopping", msgspec.json.encode(pointer))
+    with pytest.raises(ArtifactError, match="pointer of 'shopping' is damaged"):
+        host("late").refresh()
