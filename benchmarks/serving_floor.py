@@ -4,6 +4,7 @@
 number of candidates and stage is ranked truly; its outcome is the answer to all that follow.
 """
 
+import os
 from dataclasses import dataclass
 
 import adsieve
@@ -58,6 +59,7 @@ def know_answers() -> None:
     if getattr(answering, "light_stage", None) is not light_stage:
         raise RuntimeError("service.answering no longer calls service.ranker.light_stage: adapt serving_floor")
     vars(answering)["light_stage"] = KnownAnswers()
+    os.environ["ADSIEVE_QUERY_BATCHING"] = "off"  # requests that share calls of a tower go another way
 
 
 if __name__ in ("__main__", "__mp_main__"):  # the latter in each worker, which imports this module anew

@@ -1,4 +1,4 @@
-"""Who may come in, and whose turn it is.
+"""Who may come in.
 
 At most ``max_in_flight`` requests are read, waiting or ranked. Of these, the ones whose body is there stand in a line.
 It may grow while a burst arrives or a release is opened. A line of which ``max_waiting`` were answered and that was
@@ -15,17 +15,10 @@ Source: controlled delay, Nichols and Jacobson 2012, doi:10.1145/2208917.2209336
 "Fail at Scale", doi:10.1145/2838344.2839461.
 """
 
-import asyncio
-from collections import deque
 from collections.abc import Callable
-from typing import TypeVar, TypeVarTuple
 
 from service.problems import HttpProblem
 from service.settings import Settings
-
-Args = TypeVarTuple("Args")
-T = TypeVar("T")
-
 
 _CALM = 2
 """Times ``max_waiting`` that were answered since the last one was refused: then a burst may come again."""
@@ -106,45 +99,3 @@ class _Place:
 
     def __exit__(self, *raised: object) -> None:
         self._give_back(self._count)
-
-
-class Turns:
-    """Work on the event loop itself, a piece at a time; between two pieces the loop looks at its connections.
-
-    Else all that stand in line would be ranked in one go, and whoever came meanwhile would wait unseen and uncounted.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._is_taken = False
-
-    async def run(self, function: Callable[[*Args], T], *args: *Args) -> T:
-        """Call a function when it is its turn, in the order of asking."""
-        await self._turn()
-        try:
-            return function(*args)
-        finally:
-            self._pass_on()
-
-    async def _turn(self) -> None:
-        turn: asyncio.Future[None] | None = None
-        try:
-            if self._is_taken:
-                turn = asyncio.get_running_loop().create_future()
-                self._waiting.append(turn)
-                await turn
-            else:
-                self._is_taken = True
-                await asyncio.sleep(0)  # whoever came at the same time is counted in, or refused, first
-        except asyncio.CancelledError:
-            if turn is None or (turn.done() and not turn.cancelled()):
-                self._pass_on()
-            raise
-
-    def _pass_on(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():  # else whoever waited was cancelled
-                turn.set_result(None)
-                return
-        self._is_taken = False

@@ -7,11 +7,12 @@ it is waited for.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar, TypeVarTuple
+from typing import NamedTuple, TypeVar, TypeVarTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +20,7 @@ from prometheus_client import Counter
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from service.admission import Admission, Turns
+from service.admission import Admission
 from service.api import Problem, RankRequest, RankResponse
 from service.body import read_body
 from service.deadline import Deadline
@@ -28,13 +29,15 @@ from service.follower import Follower
 from service.logs import logging_request
 from service.media import media_type
 from service.problems import HttpProblem, problem_of, respond_to
-from service.ranker import Underway, light_stage
+from service.query_towers import DirectTowers
+from service.ranker import Prepared, Underway, light_stage, prepare
 from service.releases import Snapshot
 from service.request_log import RequestLog, Trace
 from service.settings import Settings
 from service.shadow import Shadows
 from service.telemetry import Telemetry
 from service.tokens import require_token
+from service.turns import Turns
 from service.wire import decode_request
 from service.workers import Workers
 
@@ -49,6 +52,19 @@ class Begun:
     snapshot: Snapshot
     request: RankRequest
     underway: Underway
+
+
+class Asked(NamedTuple):
+    """A request whose body is there, and the snapshot that is to rank it.
+
+    ``start`` is ``time.monotonic()`` from which its deadline counts.
+    """
+
+    snapshot: Snapshot
+    body: bytes | msgspec.Raw
+    media: str
+    trace: Trace
+    start: float
 
 
 class Answering:
@@ -78,7 +94,8 @@ class Answering:
         self._workers, self._feedback, self._shadows = workers, feedback, shadows
         self._log = RequestLog(settings)
         self._counters: dict[int, Counter] = {}
-        self._turns, self.admission = Turns(), Admission(settings, telemetry.in_flight.set)
+        self.admission = Admission(settings, telemetry.in_flight.set)
+        self._turns = Turns(self.begin)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -108,22 +125,69 @@ class Answering:
             return await self._turns.run(function, *args)
         return await asyncio.get_running_loop().run_in_executor(self._workers.rank, function, *args)
 
-    def begin(self, snapshot: Snapshot, body: bytes | msgspec.Raw, media: str, trace: Trace, start: float) -> Begun:
-        """Decode one request and run its light stage; errors are those of ``light_stage`` and ``decode_request``.
+    async def begun(self, asked: Asked) -> Begun:
+        """One request after its light stage; on the event loop, those that wait behind it share calls with it.
 
-        Args:
-            start: ``time.monotonic()`` from which its deadline counts.
+        Raises:
+            AdsieveError: As of ``light_stage`` and ``decode_request``.
         """
-        with trace.watch.stage("decode"):
-            request = decode_request(body, media)
-        trace.request_id = request.request_id
-        timeout_ms = self._settings.timeout_ms if request.timeout_ms is None else request.timeout_ms
-        deadline = Deadline.after_ms(timeout_ms, start=start)
+        if self._workers.rank is not None:
+            return await asyncio.get_running_loop().run_in_executor(self._workers.rank, self._begin, asked)
+        shares = any(loaded.batches_queries for loaded in asked.snapshot.releases.values())
+        return await self._turns.ask(asked, self._workers.towers.in_a_turn if shares else 1)
+
+    def begin(self, group: Sequence[Asked]) -> list[Begun | Exception]:
+        """Requests after their light stages, in this thread, or the errors that these ended with.
+
+        All are encoded before the query towers run, so that they share calls of these; each is scored after.
+        """
+        if len(group) < 2:
+            return [caught(self._begin, asked) for asked in group]
+        prepared = [caught(self._prepare, asked) for asked in group]
+        ready = [one for one in prepared if isinstance(one, Prepared)]
+        embeddings = iter(self._embedded(ready, time.monotonic() - group[0].start))
+        found: list[Begun | Exception] = []
+        for asked, one in zip(group, prepared, strict=True):
+            found.append(caught(_scored, asked, one, next(embeddings)) if isinstance(one, Prepared) else one)
+        return found
+
+    def _begin(self, asked: Asked) -> Begun:
+        request, deadline = self._decoded(asked)
         with logging_request(request.request_id):
             underway = light_stage(
-                request, snapshot, self._settings, deadline, watch=trace.watch, towers=self._workers.towers
+                request,
+                asked.snapshot,
+                self._settings,
+                deadline,
+                watch=asked.trace.watch,
+                towers=self._workers.towers,
             )
-        return Begun(snapshot, request, underway)
+        return Begun(asked.snapshot, request, underway)
+
+    def _prepare(self, asked: Asked) -> Prepared:
+        request, deadline = self._decoded(asked)
+        with logging_request(request.request_id):
+            return prepare(request, asked.snapshot, self._settings, deadline, watch=asked.trace.watch)
+
+    def _decoded(self, asked: Asked) -> tuple[RankRequest, Deadline]:
+        with asked.trace.watch.stage("decode"):
+            request = decode_request(asked.body, asked.media)
+        asked.trace.request_id = request.request_id
+        timeout_ms = self._settings.timeout_ms if request.timeout_ms is None else request.timeout_ms
+        return request, Deadline.after_ms(timeout_ms, start=asked.start)
+
+    def _embedded(self, ready: Sequence[Prepared], waited_s: float) -> list[list[np.ndarray] | Exception]:
+        """By request; where a shared call fails, each has its own, so that an error is of those that it concerns."""
+        towers, began = self._workers.towers, time.perf_counter()
+        found: list[list[np.ndarray] | Exception] = []
+        try:
+            found.extend(towers.embed_all([(one.releases, one.inputs.queries) for one in ready], waited_s))
+        except Exception:
+            alone = DirectTowers()
+            found = [caught(alone.embed, one.releases, one.inputs.queries, one.deadline) for one in ready]
+        for one in ready:
+            one.watch.note("query_tower", began)
+        return found
 
     def start_heavy(self, begun: Begun) -> "list[Future[np.ndarray]]":
         """Let the heavy stage run; what to wait for."""
@@ -160,6 +224,21 @@ class Answering:
         if counter is None:
             counter = self._counters[status] = self._telemetry.requests.labels(str(status))
         counter.inc()
+
+
+def caught(function: Callable[[*Args], T], *args: *Args) -> T | Exception:
+    """What a function returns, or the error that it raises."""
+    try:
+        return function(*args)
+    except Exception as error:
+        return error
+
+
+def _scored(asked: Asked, prepared: Prepared, embeddings: list[np.ndarray] | Exception) -> Begun:
+    if isinstance(embeddings, Exception):
+        raise embeddings
+    with logging_request(prepared.request.request_id):
+        return Begun(asked.snapshot, prepared.request, prepared.scored(embeddings))
 
 
 async def _settled(calls: "Sequence[Future[np.ndarray]]", patience_s: float | None) -> None:

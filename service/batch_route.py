@@ -1,7 +1,8 @@
 """POST /rank/batch: several requests in one body, so that a caller with many pays for one call.
 
-Light stages run one after another in one thread for ranking. Heavy calls of all are begun before any is waited for, so
-that the heavy ranker takes them together; each request is then finished when it is done or its own deadline has passed.
+Light stages run in one thread for ranking, and share calls of the query towers where it pays. Heavy calls of all are
+begun before any is waited for, so that the heavy ranker takes them together; each request is then finished when it is
+done or its own deadline has passed.
 """
 
 import asyncio
@@ -16,10 +17,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from contracts.errors import RequestError
-from service.answering import Answering, Begun
+from service.answering import Answering, Asked, Begun
 from service.api import BatchAnswer, BatchResponse
-from service.ranker import Stopwatch
 from service.request_log import Trace
+from service.stopwatch import Stopwatch
 from service.wire import encode_response, split_batch
 
 PATH = "/rank/batch"
@@ -71,13 +72,8 @@ class BatchRoute:
 
     def _begin(self, requests: Sequence[msgspec.Raw], media: str, watched_from: float, start: float) -> list[_Part]:
         answering, snapshot = self._answering, self._answering.snapshot
-        parts = []
-        for request in requests:
-            trace = Trace(Stopwatch(watched_from))
-            try:
-                parts.append(_Part(trace, answering.begin(snapshot, request, media, trace, start)))
-            except Exception as error:
-                parts.append(_Part(trace, error))
+        asked = [Asked(snapshot, request, media, Trace(Stopwatch(watched_from)), start) for request in requests]
+        parts = [_Part(one.trace, begun) for one, begun in zip(asked, answering.begin(asked), strict=True)]
         return [_with_heavy(part, answering) for part in parts]
 
     async def _finish(self, part: _Part) -> BatchAnswer:

@@ -1,9 +1,11 @@
 """Where query towers run: in the thread that asks, or those of several requests together.
 
-Only requests that threads work on at the same time can share a call (``rank_threads`` above 1); on the event loop each
-is done before the next begins. Whether sharing pays depends on the engine: a call of many rows costs little more than
-one of a single row where weights have to be read anyway, while handing rows to another thread costs as much as a small
-tower takes. So it is tried when a release is loaded, in as many threads as rank. Shapes: H heads, D width of a vector.
+Requests share a call that threads work on at the same time (``rank_threads`` above 1), that wait in the same turn of
+the event loop (``rank_threads`` 0), or that came in one batch. Whether sharing pays depends on the engine: a call of
+many rows costs little more than one of a single row where weights have to be read anyway, while handing rows to another
+thread costs as much as a small tower takes, and some engines run two rows slower than one row twice. So it is tried
+when a release is loaded, as it would run: in as many threads as rank, or in a turn. Shapes: H heads, D width of a
+vector.
 """
 
 import time
@@ -26,6 +28,10 @@ from towers.serving import TwoTowerServing
 LEAST_GAIN = 1.1
 """So many times more requests a second have to get through for batching to be worth its thread."""
 ROUNDS, CALLS_PER_THREAD = 3, 8
+IN_A_TURN = 4
+"""Requests of one turn at most: the event loop sees nobody who comes meanwhile."""
+
+TURN_ROUNDS = 15
 
 Row = tuple[TwoTowerServing, Encoded]
 
@@ -61,9 +67,16 @@ class BatchedTowers:
     Args:
         settings: How calls are put together, and how many threads rank.
         observe: Told of each batch: requests, and seconds that the first of them waited.
+        clock: Seconds, by which both ways are tried.
     """
 
-    def __init__(self, settings: Settings, observe: Callable[[int, float], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        observe: Callable[[int, float], None],
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._choice, self._threads = settings.query_batching, settings.rank_threads
         limits = BatchLimits(
             calls=settings.query_batch,
@@ -75,6 +88,12 @@ class BatchedTowers:
         self._batcher: Batcher[Row, np.ndarray] = Batcher(
             "the query tower", embed_together, threads=1, limits=limits, observe=observe
         )
+        self._observe, self._clock = observe, clock
+
+    @property
+    def in_a_turn(self) -> int:
+        """Most requests of one turn of the event loop."""
+        return min(self._limits.calls, IN_A_TURN)
 
     def __enter__(self) -> "BatchedTowers":
         self._batcher.__enter__()
@@ -89,7 +108,7 @@ class BatchedTowers:
         self, releases: Sequence[LoadedRelease], queries: Sequence[Encoded], deadline: Deadline
     ) -> list[np.ndarray]:
         """As :class:`QueryTowers` says."""
-        if not any(loaded.batches_queries for loaded in releases):
+        if self._threads == 0 or not any(loaded.batches_queries for loaded in releases):
             return DirectTowers().embed(releases, queries, deadline)
         pairs = zip(releases, queries, strict=True)
         waiting = [
@@ -98,29 +117,78 @@ class BatchedTowers:
         ]
         return [_result(future, deadline) for future in waiting]
 
+    def embed_all(
+        self, asked: Sequence[tuple[Sequence[LoadedRelease], Sequence[Encoded]]], waited_s: float
+    ) -> list[list[np.ndarray]]:
+        """Embeddings of several requests in this thread, as ``embed`` gives those of one; a call for each tower.
+
+        Args:
+            asked: Releases and queries of each, as ``embed`` takes them.
+            waited_s: How long the first of them waited.
+        """
+        found = [[np.empty(0)] * len(releases) for releases, _ in asked]
+        shared: dict[TwoTowerServing, list[tuple[int, int]]] = {}
+        for request, (releases, queries) in enumerate(asked):
+            for place, (loaded, query) in enumerate(zip(releases, queries, strict=True)):
+                if loaded.batches_queries:
+                    shared.setdefault(loaded.tower, []).append((request, place))
+                else:
+                    found[request][place] = loaded.tower.embed_query(query)[0]
+        for tower, all_places in shared.items():
+            for first in range(0, len(all_places), self._limits.calls):
+                places = all_places[first : first + self._limits.calls]
+                embeddings = embed_together([(tower, asked[request][1][place]) for request, place in places])
+                for (request, place), embedding in zip(places, embeddings, strict=True):
+                    found[request][place] = embedding
+                self._observe(len(places), waited_s)
+        return found
+
     def pays(self, tower: TwoTowerServing) -> bool:
         """Whether requests for this tower are to share calls, by the settings or by trying both ways."""
-        if self._threads < 2 or self._limits.calls < 2 or self._choice == "off":
+        if self._threads == 1 or self._limits.calls < 2 or self._choice == "off":
             return False
         return self._choice == "on" or self.gain(tower) >= LEAST_GAIN
 
     def gain(self, tower: TwoTowerServing) -> float:
-        """How many times faster the ranking threads get through requests when these share calls."""
+        """How many times faster the ranking threads, or a turn, get through requests when these share calls."""
         encoder = tower.query_encoder
         row = encoder.encode({}, num_rows=1, event_time=np.zeros(1, np.int64), absent="missing").encoded
+        if self._threads == 0:
+            return min(self._gain_in_a_turn(tower, row, size) for size in {2, self.in_a_turn})
         alone, together = [], []
         batcher = Batcher("a trial", embed_together, threads=1, limits=self._limits)  # its batches are no requests'
         with ThreadPoolExecutor(self._threads) as pool, batcher:
             for _ in range(1 + ROUNDS):
-                alone.append(_seconds(pool, self._threads, lambda: tower.embed_query(row)))
+                alone.append(self._seconds(pool, lambda: tower.embed_query(row)))
                 together.append(
-                    _seconds(
+                    self._seconds(
                         pool,
-                        self._threads,
                         lambda: batcher.submit(tower, (tower, row), rows=1, deadline=Deadline()).result(),
                     )
                 )
         return median(alone[1:]) / median(together[1:])
+
+    def _gain_in_a_turn(self, tower: TwoTowerServing, row: Encoded, size: int) -> float:
+        """How many times faster so many rows are in one call than in as many."""
+        alone, together = [], []
+        for _ in range(1 + TURN_ROUNDS):
+            alone.append(self._took(lambda: [tower.embed_query(row) for _ in range(size)]))
+            together.append(self._took(lambda: embed_together([(tower, row)] * size)))
+        return median(alone[1:]) / median(together[1:])
+
+    def _took(self, call: Callable[[], object]) -> float:
+        start = self._clock()
+        call()
+        return self._clock() - start
+
+    def _seconds(self, pool: ThreadPoolExecutor, call: Callable[[], object]) -> float:
+        """Time in which the ranking threads get through several calls each."""
+
+        def in_all_threads() -> None:
+            for future in [pool.submit(_repeat, call) for _ in range(self._threads)]:
+                future.result()
+
+        return self._took(in_all_threads)
 
 
 def embed_together(rows: Sequence[Row]) -> list[np.ndarray]:
@@ -140,14 +208,6 @@ def _result(future: "Future[np.ndarray]", deadline: Deadline) -> np.ndarray:
     except TimeoutError:
         future.cancel()
         raise DeadlineError("the deadline passed in the query tower") from None
-
-
-def _seconds(pool: ThreadPoolExecutor, threads: int, call: Callable[[], object]) -> float:
-    """Time in which the threads get through several calls each."""
-    start = time.perf_counter()
-    for future in [pool.submit(_repeat, call) for _ in range(threads)]:
-        future.result()
-    return time.perf_counter() - start
 
 
 def _repeat(call: Callable[[], object]) -> None:

@@ -5,7 +5,7 @@ import time
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.answering import Answering
+from service.answering import Answering, Asked
 from service.request_log import Trace
 from service.wire import encode_response
 
@@ -37,6 +37,6 @@ class RankRoute:
         answering = self._answering
         body, media = await answering.body(scope, receive)
         with answering.admission.in_line():
-            begun = await answering.in_rank_thread(answering.begin, answering.snapshot, body, media, trace, start)
+            begun = await answering.begun(Asked(answering.snapshot, body, media, trace, start))
             answer = await answering.finish(begun, answering.start_heavy(begun))
         return Response(encode_response(answer, media), media_type=media)

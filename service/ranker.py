@@ -16,7 +16,7 @@ import numpy as np
 
 from service.ages import age_warnings
 from service.answer import Result, build_response
-from service.api import Degraded, RankRequest, RankResponse, Timing
+from service.api import Degraded, RankRequest, RankResponse
 from service.candidates import resolve, retrieve
 from service.deadline import Deadline, DeadlineError
 from service.experiments import split_users
@@ -30,6 +30,7 @@ from service.releases import LoadedRelease, Snapshot
 from service.request_inputs import RequestInputs, request_inputs
 from service.routing import route
 from service.settings import Settings
+from service.stopwatch import Stopwatch
 from service.survivors import choose_survivors
 
 
@@ -45,41 +46,6 @@ class Outcome:
     event_time_us: int
     num_candidates: int
     notes: FeatureNotes
-
-
-@dataclass
-class Stopwatch:
-    """Milliseconds by stage. ``start`` is ``time.perf_counter()`` when the request arrived; decoding came first."""
-
-    start: float = field(default_factory=time.perf_counter)
-    stages: dict[str, float] = field(default_factory=dict)
-
-    def stage(self, name: str) -> "_Stage":
-        """Within it a stage runs."""
-        return _Stage(self, name)
-
-    def note(self, name: str, began: float) -> None:
-        """A stage that began then (``time.perf_counter()``) is over."""
-        self.stages[name] = 1000 * (time.perf_counter() - began)
-
-    def timing(self) -> Timing:
-        spent = {name: self.stages.get(name, 0.0) for name in ("decode", "query_tower", "light", "heavy")}
-        return Timing(**spent, total=1000 * (time.perf_counter() - self.start))
-
-
-class _Stage:
-    """Takes the time of a stage, whether it ends in an error or not."""
-
-    __slots__ = ("_began", "_name", "_watch")
-
-    def __init__(self, watch: Stopwatch, name: str) -> None:
-        self._watch, self._name = watch, name
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, *raised: object) -> None:
-        self._watch.note(self._name, self._began)
 
 
 def rank(
@@ -128,6 +94,16 @@ def light_stage(
         QueueFullError: Too many requests wait for the query tower.
         NotServingError: The snapshot is empty, or an index is old and the policy refuses that.
     """
+    prepared = prepare(request, snapshot, settings, deadline, watch=watch)
+    with prepared.watch.stage("query_tower"):
+        embeddings = (towers or DirectTowers()).embed(prepared.releases, prepared.inputs.queries, deadline)
+    return prepared.scored(embeddings)
+
+
+def prepare(
+    request: RankRequest, snapshot: Snapshot, settings: Settings, deadline: Deadline, *, watch: Stopwatch | None = None
+) -> "Prepared":
+    """What comes before the query towers; arguments and errors are those of :func:`light_stage`."""
     watch = watch or Stopwatch()
     snapshot, arm = split_users(snapshot, request, settings.ab)
     releases, others = route(request.scenario, snapshot)
@@ -135,32 +111,71 @@ def light_stage(
     _check_deadline(deadline, "the query tower")
     with watch.stage("query_tower"):
         inputs = request_inputs(request, releases, settings)
-        embeddings = (towers or DirectTowers()).embed(releases, inputs.queries, deadline)
-    _check_deadline(deadline, "the light stage")
-    with watch.stage("light"):
-        resolved = _resolve(request, inputs, releases, others, embeddings, settings)
-        pools = zip(releases, resolved.pools, embeddings, strict=True)
-        few = None if _needs_all_scores(request, releases, settings) else inputs.num_survivors
-        scored = [score_pool(loaded, pool, embedding, survivors=few) for loaded, pool, embedding in pools]
-        ranking = choose_survivors(
-            scored,
-            inputs.num_survivors,
-            quotas=settings.survivor_quotas,
-            explore_share=settings.explore_share,
-            request_id=inputs.request_id,
-        )
-    return Underway(
+    return Prepared(
         request=request,
+        releases=releases,
+        others=others,
         old=old,
         arm=arm,
         inputs=inputs,
-        resolved=resolved,
-        scored=scored,
-        ranking=ranking,
         settings=settings,
         deadline=deadline,
         watch=watch,
     )
+
+
+@dataclass(kw_only=True)
+class Prepared:
+    """A request whose rows for the query towers of ``releases`` are encoded.
+
+    ``others`` are releases of scenarios that it does not ask for, ``old`` the warnings of old indexes.
+    """
+
+    request: RankRequest
+    releases: Sequence[LoadedRelease]
+    others: Sequence[LoadedRelease]
+    old: Sequence[str]
+    arm: str | None
+    inputs: RequestInputs
+    settings: Settings
+    deadline: Deadline
+    watch: Stopwatch
+
+    def scored(self, embeddings: Sequence[np.ndarray]) -> "Underway":
+        """Everything up to the survivors.
+
+        Args:
+            embeddings: [H, D+2] by the query tower of each release.
+
+        Raises:
+            DeadlineError: The deadline passed meanwhile.
+        """
+        request, inputs, settings = self.request, self.inputs, self.settings
+        _check_deadline(self.deadline, "the light stage")
+        with self.watch.stage("light"):
+            resolved = _resolve(request, inputs, self.releases, self.others, embeddings, settings)
+            pools = zip(self.releases, resolved.pools, embeddings, strict=True)
+            few = None if _needs_all_scores(request, self.releases, settings) else inputs.num_survivors
+            scored = [score_pool(loaded, pool, embedding, survivors=few) for loaded, pool, embedding in pools]
+            ranking = choose_survivors(
+                scored,
+                inputs.num_survivors,
+                quotas=settings.survivor_quotas,
+                explore_share=settings.explore_share,
+                request_id=inputs.request_id,
+            )
+        return Underway(
+            request=request,
+            old=self.old,
+            arm=self.arm,
+            inputs=inputs,
+            resolved=resolved,
+            scored=scored,
+            ranking=ranking,
+            settings=settings,
+            deadline=self.deadline,
+            watch=self.watch,
+        )
 
 
 @dataclass(kw_only=True)

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.logs import RateLimit, logging_request
-from service.ranker import Outcome, Stopwatch
+from service.ranker import Outcome
 from service.settings import Settings
+from service.stopwatch import Stopwatch
 
 log = logging.getLogger(__name__)
 

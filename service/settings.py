@@ -112,8 +112,8 @@ class Settings(BaseSettings):
         rank_threads: Threads for the light stage; 0 runs it on the event loop itself: `--workers` scales, threads that
             share an interpreter hold one another up.
         query_batching: Whether query towers of requests that wait are run together: ``auto`` tries both when a release
-            is loaded and takes what is faster here; ``on`` or ``off``. Only threads wait: with ``rank_threads`` 0 each
-            request runs its own.
+            is loaded and takes what is faster here; ``on`` or ``off``. With ``rank_threads`` 0 at most four that wait
+            for the same turn of the event loop, with 1 none.
         query_batch: Most requests of one call.
         query_batch_wait_ms: How long a request waits for others to join it.
         query_queue: Most requests that wait for a query tower; one more gets 503 at once.

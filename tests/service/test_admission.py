@@ -1,11 +1,10 @@
-"""Limits of what is in flight and in line, and turns on the event loop."""
+"""Limits of what is in flight and in line."""
 
-import asyncio
 from contextlib import ExitStack
 
 import pytest
 
-from service.admission import Admission, Turns
+from service.admission import Admission
 from service.problems import HttpProblem
 
 
@@ -67,49 +66,3 @@ def test_in_an_overload_as_many_wait_as_may(limits):
         waiting[5].enter_context(admission.in_line())
     for stack in waiting:
         stack.close()
-
-
-def test_between_two_turns_the_loop_does_what_came_meanwhile():
-    order, turns = [], Turns()
-
-    async def ask(name, expects=()):
-        await turns.run(order.append, name)
-        for other in expects:
-            order.append(other)
-
-    async def run():
-        loop = asyncio.get_running_loop()
-        tasks = [asyncio.create_task(ask(name)) for name in "abc"]
-        loop.call_soon(lambda: loop.call_soon(lambda: loop.call_soon(order.append, "news")))
-        await asyncio.gather(*tasks)
-        await ask("d")
-
-    asyncio.run(run())
-    assert [name for name in order if name != "news"] == ["a", "b", "c", "d"]
-    assert order.index("news") < order.index("c")
-
-
-def test_a_turn_of_one_that_was_cancelled_goes_to_the_next_and_errors_end_a_turn():
-    turns = Turns()
-
-    def fail():
-        raise ValueError("broken")
-
-    async def run(cancelled):
-        tasks = [asyncio.create_task(turns.run(int, str(number))) for number in range(5)]
-        for _ in range(cancelled):
-            await asyncio.sleep(0)
-        tasks[0].cancel()
-        tasks[2].cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        with pytest.raises(ValueError, match="broken"):
-            await turns.run(fail)
-        assert await turns.run(int, "7") == 7
-        return results
-
-    for cancelled in range(6):
-        results = asyncio.run(run(cancelled))
-        numbers = [result for result in results if isinstance(result, int)]
-        assert numbers == [number for number, result in enumerate(results) if isinstance(result, int)]
-        assert {1, 3, 4} <= set(numbers)
-        turns = Turns()

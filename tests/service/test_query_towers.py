@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -26,8 +27,8 @@ def loaded(snapshot):
     return {name: dataclasses.replace(one, batches_queries=True) for name, one in snapshot.releases.items()}
 
 
-def towers_of(settings, observe=lambda requests, waited_s: None, **changes):
-    return BatchedTowers(settings.model_copy(update={"rank_threads": 4} | changes), observe)
+def towers_of(settings, observe=lambda requests, waited_s: None, *, clock=time.perf_counter, **changes):
+    return BatchedTowers(settings.model_copy(update={"rank_threads": 4} | changes), observe, clock=clock)
 
 
 def encoded(loaded, query):
@@ -105,7 +106,10 @@ def test_a_deadline_ends_the_wait_and_a_full_queue_refuses_at_once(loaded, setti
 @pytest.mark.parametrize(
     ("threads", "choice", "gain", "wanted"),
     [
-        (0, "on", 9, False),
+        (0, "on", 0, True),
+        (0, "off", 9, False),
+        (0, "auto", 1.0, False),
+        (0, "auto", 1.2, True),
         (1, "on", 9, False),
         (2, "on", 0, True),
         (2, "off", 9, False),
@@ -121,22 +125,43 @@ def test_it_is_used_where_it_pays_or_where_the_settings_say(
     assert towers.pays(loaded["standard"].tower) is wanted
 
 
-class Sleeper:
-    """A tower with an engine that runs one call at a time: so long for a call, and so long for each of its rows."""
+class Costly:
+    """A tower with an engine that runs one call at a time, on a clock of its own: so long for a call, and for a row."""
 
     def __init__(self, tower, *, call_s, row_s):
         self.query_encoder, self._lock, self._call_s, self._row_s = tower.query_encoder, threading.Lock(), call_s, row_s
+        self.now = 0.0
 
     def embed_query(self, query):
         with self._lock:
-            threading.Event().wait(self._call_s + self._row_s * len(query))
+            self.now += self._call_s + self._row_s * len(query)
         return np.zeros((len(query), 2, 6), np.float32)
 
 
-def test_the_trial_tells_an_engine_that_gains_from_one_that_does_not(loaded, settings):
-    towers, tower = towers_of(settings), loaded["standard"].tower
-    assert towers.gain(Sleeper(tower, call_s=0.004, row_s=0.0)) > 1.3  # 4 threads: 4 where nothing else takes time
-    assert towers.gain(Sleeper(tower, call_s=0.0, row_s=0.004)) < 1.3  # 1
+@pytest.mark.parametrize("threads", [0, 4])
+@pytest.mark.parametrize(("call_s", "row_s", "gain"), [(1.0, 0.0, 4.0), (0.0, 1.0, 1.0), (1.0, 1.0, 1.6)])
+def test_the_trial_tells_an_engine_that_gains_from_one_that_does_not(loaded, settings, threads, call_s, row_s, gain):
+    costly = Costly(loaded["standard"].tower, call_s=call_s, row_s=row_s)
+    changes = {"rank_threads": threads, "query_batch": 4, "query_batch_wait_ms": 1_000.0}  # a batch waits for all four
+    towers = towers_of(settings, clock=lambda: costly.now, **changes)
+    if threads == 0:  # the least of what two and four rows gain
+        gain = min(gain, (2 * (call_s + row_s)) / (call_s + 2 * row_s))
+    assert towers.gain(costly) == pytest.approx(gain)
+
+
+def test_requests_of_a_turn_share_a_call_for_each_tower(loaded, settings, example_query):
+    both, seen = [loaded["shopping"], loaded["standard"]], []
+    alone_only = dataclasses.replace(loaded["shopping"], batches_queries=False)
+    asked = [
+        (releases, [encoded(one, example_query(seed)) for one in releases])
+        for seed, releases in enumerate([both, both[1:], [alone_only, both[1]], both, both[:1], both[1:]])
+    ]
+    towers = towers_of(settings, lambda *told: seen.append(told), rank_threads=0, query_batch=4)
+    found = towers.embed_all(asked, 0.5)
+    for (releases, queries), embeddings in zip(asked, found, strict=True):
+        for alone, embedding in zip(DirectTowers().embed(releases, queries, Deadline()), embeddings, strict=True):
+            np.testing.assert_allclose(embedding, alone, rtol=TOLERANCE, atol=TOLERANCE)
+    assert sorted(seen) == [(1, 0.5), (3, 0.5), (4, 0.5)]
 
 
 def test_the_heavy_ranker_takes_requests_together_only_where_it_pays(snapshot, settings, monkeypatch):
