@@ -23,6 +23,8 @@ _LOOKED_AT = 50
 _VALUE = re.compile(r"\s*([+-]?\d[\d.,]*([eE][+-]?\d+)?|\d{4}-\d\d-\d\d[T ]?[\d:.]*(Z|[+-]\d\d:?\d\d)?)\s*")
 """A number or a moment."""
 
+_DIGIT = re.compile(r"\d")
+
 NAME_FOLDER = "name the folder that holds your CSV files"
 
 
@@ -109,7 +111,7 @@ def require_names(path: Path, separator: str) -> None:
     """Refuse a file whose first line is a row like the others, which would be taken for the names of the columns.
 
     It is one where a name is a number or a moment as all of its column are, or where names come again as values, and no
-    name is a word above numbers. Counts from 0, which pandas writes, are names.
+    name is a word above numbers or ids with digits. Counts from 0, which pandas writes, are names.
 
     Raises:
         LogError: The first line is such a row.
@@ -127,6 +129,8 @@ def require_names(path: Path, separator: str) -> None:
         present = [value for value in values if value.strip()]
         if present and name.strip() and all(map(_VALUE.fullmatch, present)):
             like, unlike = (like + 2, unlike) if _VALUE.fullmatch(name) else (like, unlike + 1)
+        elif present and name.strip() and not _DIGIT.search(name) and all(map(_DIGIT.search, present)):
+            unlike += 1
         elif name in present:
             like += 1
     if like > 1 and not unlike:

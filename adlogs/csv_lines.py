@@ -18,7 +18,14 @@ _RESERVED = QUERY_NAMES | PAIR_NAMES | {"valid_from", "status", "labels_as_of", 
 _RESERVED |= {"ad_id", "ids", "bids", "objectives"}
 _PREFIXES = ("label_", "teacher_", "light_", "true_")
 _CATEGORY = re.compile(r"(^|_)(id|code|type|kind|tag|zip|postcode|hash|key)s?(_|$)")
-_OUTCOMES = {"clicked": "click", "is_click": "click", "clicks": "click", "tapped": "click", "converted": "conversion"}
+_OUTCOMES = {
+    "clicked": "click",
+    "conv": "conversion",
+    "is_click": "click",
+    "clicks": "click",
+    "tapped": "click",
+    "converted": "conversion",
+}
 
 
 def key_line(file: SampledFile, name: str, key: str, roles: Roles) -> Line:
@@ -30,7 +37,11 @@ def key_line(file: SampledFile, name: str, key: str, roles: Roles) -> Line:
         return Line(name, column, "; ".join(filter(None, (comment, guess.note))), bool(guess.note))
     distinct = len(pc.unique(file.texts(name).drop_null()))
     note = roles.notes.get({"ad_id": "ad", "user_id": "user"}.get(key, ""), "")
-    return Line(name, Column(name=key), "; ".join(filter(None, (f"{distinct:,} values", note))), bool(note))
+    return Line(name, Column(name=key), "; ".join(filter(None, (_values(distinct), note))), bool(note))
+
+
+def _values(count: int) -> str:
+    return "1 value" if count == 1 else f"{count:,} values"
 
 
 def label_line(file: SampledFile, name: str) -> Line:
@@ -66,7 +77,7 @@ def plain_line(file: SampledFile, name: str, taken: set[str]) -> Line:
     texts = file.texts(name)
     distinct = len(pc.unique(texts.drop_null()))
     missing = texts.null_count / max(len(texts), 1)
-    comment = f"{distinct:,} values" + (f", {missing:.1%} missing" if missing else "")
+    comment = _values(distinct) + (f", {missing:.1%} missing" if missing else "")
     notes = [guess.note] if guess.note else []
     if guess.note == "a date without a time of day":
         kind = "text"

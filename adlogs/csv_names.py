@@ -20,7 +20,7 @@ LABEL_WORDS = re.compile(
     "click|tap|conv|purchas|buy|bought|order|install|sign_?up|like|engag|book|cart|checkout|sale|lead|subscri|follow"
 )
 OUTCOME = re.compile(
-    r"(^|_)((click|tap|order|install|sign_?up|engage|book|checkout|follow|purchase|subscribe|like|convert|conversion)"
+    r"(^|_)((click|tap|order|install|sign_?up|engage|book|checkout|follow|purchase|subscribe|like|convert|conversion|conv)"
     r"(e?d|s)?|bought|buy|sale|sold)$"
 )
 """A name, or a word in a column of outcomes, that can be little else than an outcome."""

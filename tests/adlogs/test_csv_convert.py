@@ -527,6 +527,7 @@ ads: {files: ads.csv, columns: {ad: {name: ad_id}, from: {name: valid_from}}}
         (["u1", "red", "x"], [["u1", "red", "y"], ["u2", "red", "z"]], True),
         (["time", "user", "2024"], [["2026-03-01", "u1", "5"], ["2026-03-02", "u2", "7"]], False),
         (["0", "1", "2"], [["1", "u1", "5"]], False),
+        (["user", "12", "99"], [["u1", "0", "1"], ["u2", "1", "0"]], False),
         (["", "user", "ad"], [["0", "u1", "user"]], False),
         (["time", "user"], [], False),
         (["5", "7"], [], False),
