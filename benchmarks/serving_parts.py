@@ -1,12 +1,14 @@
 """What a request to adsieve consists of, each part measured alone in this process, and the query path the naive way.
 
-Parts: decode, check the candidates' columns, query path (encode, look-up, tower), resolve (id look-up, states,
+Parts: what the hot route does around the ranking (admission, body, a turn of the event loop, count), decode, prepare
+(route, check the candidates' columns, unknown features, lengths, encode), the query tower, resolve (id look-up, states,
 repetitions, bids), score, top-k, answer (its columns), encode, metrics, and by wrk the echo of a body of the same size
 by an application that does nothing. Blocks of ``CALLS`` calls by turns, other bodies in each call; medians over all
 calls. The rest of a request is what these parts do not cover: what holds them together, and that each finds the caches
 as another part left them.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,19 +28,23 @@ from benchmarks.serving_systems import echo
 from benchmarks.serving_world import World, query_spec
 from benchmarks.serving_wrk import run_wrk, write_script
 from contracts.bundle import open_bundle
+from service.answering import Answering
 from service.api import RankRequest
 from service.app import create_app
 from service.candidates import resolve
 from service.deadline import Deadline
 from service.features import FeatureNotes, QueryEncoding
+from service.follower import Follower
 from service.heavy_runner import DirectRunner
 from service.light import score_pool
-from service.ranker import Outcome, Underway, light_stage, rank
+from service.ranker import Outcome, Underway, light_stage, prepare, rank
 from service.releases import LoadedRelease, Snapshot
 from service.settings import Settings
+from service.shadow import Shadows
 from service.survivors import choose_survivors
 from service.telemetry import Telemetry
 from service.wire import candidate_columns, decode_request, encode_response
+from service.workers import Workers
 
 ROUNDS, CALLS = 8, 20
 EVENT_TIME_US = int(EVENT_TIME.timestamp() * 1e6)
@@ -61,12 +67,14 @@ def measure_parts(
     world: World, bodies: Sequence[Mapping[str, Any]], settings: Settings, work: Path, seconds: float
 ) -> dict[str, float]:
     """Milliseconds of each part, of the naive query path, and of the whole ranking in process."""
-    follower = create_app(settings.model_copy(update={"local": work / "parts"})).state.follower
+    app = create_app(settings.model_copy(update={"local": work / "parts"}))
+    follower = app.state.follower
     follower.poll()
     snapshot = follower.snapshot
     release = snapshot.releases[SCENARIO]
     asked = [_ask(body, snapshot, release, settings) for body in bodies]
     found = _in_turns(_ours(asked, snapshot, release, settings) | _naive(world, bodies), len(asked))
+    found["route"] = asyncio.run(_route(asked, follower, app.state.workers, settings))
     found["HTTP echo"] = _echo(asked, work, seconds)
     follower.close()
     return found
@@ -117,6 +125,8 @@ def _ours(asked: Sequence[Asked], snapshot: Snapshot, release: LoadedRelease, se
     return {
         "decode": lambda place: decode_request(asked[place].body),
         "check": check,
+        "prepare": lambda place: prepare(asked[place].request, snapshot, settings, Deadline()),
+        "tower": lambda place: release.tower.embed_query(asked[place].underway.inputs.queries[0]),
         "query path": lambda place: _query_path(asked[place].request, release, settings),
         "query path, encoding alone": encode,
         "resolve": resolved,
@@ -157,6 +167,29 @@ def _in_turns(calls: Mapping[str, Call], num_bodies: int) -> dict[str, float]:
     return {name: median(found) for name, found in times.items()}
 
 
+async def _route(asked: Sequence[Asked], follower: Follower, workers: Workers, settings: Settings) -> float:
+    """Milliseconds of what the hot route does around the ranking."""
+    telemetry = Telemetry()
+    shadows = Shadows(settings, telemetry.experiments, workers=workers, feedback=None)
+    answering = Answering(follower, settings, telemetry, workers, None, shadows)
+    times = []
+    for number in range(ROUNDS * CALLS):
+        body = asked[number % len(asked)].body
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        start = time.perf_counter()
+        with answering.admission.admitted():
+            await answering.body({"headers": headers}, partial(_received, body))
+            with answering.admission.in_line():
+                await answering.in_rank_thread(int)
+        answering.count(200)
+        times.append(1000 * (time.perf_counter() - start))
+    return median(times)
+
+
+async def _received(body: bytes) -> dict[str, Any]:
+    return {"type": "http.request", "body": body, "more_body": False}
+
+
 def _echo(asked: Sequence[Asked], work: Path, seconds: float) -> float:
     script = write_script([one.body for one in asked], {"Content-Type": "application/json"}, work / "echo-bodies")
     with echo(encode_response(asked[0].outcome.response), work) as server:
@@ -165,7 +198,7 @@ def _echo(asked: Sequence[Asked], work: Path, seconds: float) -> float:
 
 
 PARTS = (
-    *("decode", "check", "query path", "resolve", "score", "top-k", "answer", "encode", "metrics"),
+    *("route", "decode", "prepare", "tower", "resolve", "score", "top-k", "answer", "encode", "metrics"),
     "HTTP echo",
 )
 
