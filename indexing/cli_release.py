@@ -127,9 +127,10 @@ def prune(
     local: Local = None,
     json: Json = False,
 ) -> None:
-    """Remove releases that neither serve nor are pinned nor are among the last ones, and updates that no index lacks.
+    """Remove releases that neither serve nor are pinned nor are among the last ones, and updates that nothing needs.
 
-    A part that a kept release of any scenario uses stays. A running service keeps what it has loaded.
+    A part that a kept release of any scenario uses stays. A running service keeps what it has loaded. Of updates go
+    those that later ones replace or every kept index has merged; a takedown that stands stays.
     """
     from dataclasses import asdict
 
