@@ -9,7 +9,8 @@ new ads are appended. Each worker's memory, descriptors and threads are read eve
 A request failed where its status is not 200 or its connection ended; it is told what was going on when it was due. What
 a worker holds is judged from the third release on: medians of each release's time, and their slope; a run that is too
 short for a slope misses its targets, and so does one with fewer releases or updates than the schedule has. The
-command's own jobs run on the same cores.
+command's own jobs run on the same cores, behind the service. Its line is as long as ``MAX_IN_FLIGHT`` unless ``--set``
+says otherwise: the shorter one of its defaults is for overloads, and refuses one of some hundred random arrivals at .7.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from benchmarks.serving_processes import Server, free_port, start
 from benchmarks.serving_requests import bodies
 from benchmarks.soak_memory import Held, by_period, growth, held_by, most, rise
 from benchmarks.soak_world import Shop
+from service.settings import Settings
 
 FIRST_JUDGED = 3
 """Releases that were loaded meanwhile before memory is judged."""
@@ -42,6 +44,7 @@ MAX_GROWTH, MAX_MORE = 0.03, 2.0
 MIN_LOAD, MIN_UPDATES = 0.7, 0.9
 """Of what the service holds; lots a second."""
 CANDIDATES = 500
+LONG_LINE = {"ADSIEVE_MAX_WAITING": str(Settings.model_fields["max_in_flight"].default)}
 _CONNECTIONS, _CLOSED = 32, 8
 
 
@@ -95,8 +98,12 @@ def _serve(shop: Shop, work: Path, options: argparse.Namespace) -> Server:
     port = free_port()
     command = [sys.executable, "-m", "adsieve", "serve", "--store", str(shop.store.root), "--port", str(port)]
     command += ["--local", str(work / "local"), "--log-level", "warning", "--workers", str(options.workers)]
-    env = dict(entry.split("=", 1) for entry in options.set)
-    return start("adsieve", command, port=port, log=work / "serve.log", env=env)
+    return start("adsieve", command, port=port, log=work / "serve.log", env=_settings(options))
+
+
+def _settings(options: argparse.Namespace) -> dict[str, str]:
+    """Variables of the service."""
+    return LONG_LINE | dict(entry.split("=", 1) for entry in options.set)
 
 
 def _bodies(options: argparse.Namespace, count: int) -> list[dict[str, Any]]:
@@ -183,7 +190,7 @@ def _judged(
         "schedule": f"{options.minutes:g} minutes, Poisson arrivals, {CANDIDATES} candidates, light and full by turns",
         "seconds from one release to the next": options.every,
         "workers": options.workers,
-        "settings of the service": options.set,
+        "settings of the service": _settings(options),
         "rate of the closed loop, requests/s": capacity,
         "rate of the soak, requests/s": rate,
         "load": rate / capacity,
