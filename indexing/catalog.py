@@ -11,12 +11,16 @@ import pyarrow.dataset as ds
 
 from contracts.errors import LogError
 from contracts.parquet import sound_batches
+from contracts.records import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from contracts.release import UpdatePosition
+from indexing.by_dictionary import by_dictionary
 
 if TYPE_CHECKING:
     from indexing.merge import MergedUpdates
 
 READ_ROWS = 16_384
+_PLAIN = {*REQUIRED_COLUMNS["ads"], *OPTIONAL_COLUMNS["ads"]}
+"""What is read of an ad beside its features. Of an id there is one each, and the rest costs little."""
 _NO_PRE_BUFFER = ds.ParquetFragmentScanOptions(use_buffered_stream=True, buffer_size=1 << 20, pre_buffer=False)
 
 
@@ -69,7 +73,8 @@ class Catalog:
     def batches(self, columns: Sequence[str], batch_size: int, skip_rows: int = 0) -> Iterator[tuple[pa.Table, str]]:
         """Stream columns of the ads, with the file they come from: the dataset's rows first, then the updates' ads.
 
-        Batches are of ``batch_size`` but for the last of each file, however the file is laid out.
+        Batches are of ``batch_size`` but for the last of each file, however the file is laid out. Text of features is
+        read as dictionaries, see ``indexing.by_dictionary``.
 
         Args:
             skip_rows: Ads at the beginning to leave out, whole batches; they are not read.
@@ -91,9 +96,10 @@ class Catalog:
 
     def _tables(self, fragment: ds.Fragment, columns: Sequence[str], start: int, skip: int) -> Iterator[pa.Table]:
         """The kept rows of one file but for the first ``skip``, whose row groups are passed over."""
+        fragment, schema = by_dictionary(fragment, self.dataset.schema, set(columns) - _PLAIN)
         if skip:
             fragment, start, skip = self._without_first_groups(fragment, start, skip)
-        for batch in read_fragment(fragment, self.dataset.schema, columns, READ_ROWS):
+        for batch in read_fragment(fragment, schema, columns, READ_ROWS):
             kept = self._kept(start, start + len(batch))
             start += len(batch)
             passed = min(skip, int(kept.sum()))
