@@ -72,7 +72,8 @@ def require_worth(metrics: Mapping[str, Any], limit: float) -> list[str]:
         raise TeacherRefused(
             f"{'; '.join(heads)} of the validation part, expected less than {limit:g}: 1 is no better than always "
             "predicting the base rate; nothing was sealed",
-            next_step=f"{NEXT}; without --max-normalised-entropy it is sealed with a warning",
+            next_step=f"{NEXT}; without --max-normalised-entropy (TEACHER_MAX_NE of a project) it is sealed with a "
+            "warning",
         )
     if not metrics:
         return ["every head: the run has no validation part, validation_share is 0"]
