@@ -28,6 +28,7 @@ from benchmarks.serving_systems import echo
 from benchmarks.serving_world import World, query_spec
 from benchmarks.serving_wrk import run_wrk, write_script
 from contracts.bundle import open_bundle
+from indexing.id_keys import Keys
 from service.answering import Answering
 from service.api import RankRequest
 from service.app import create_app
@@ -108,7 +109,11 @@ def _ours(asked: Sequence[Asked], snapshot: Snapshot, release: LoadedRelease, se
 
     def resolved(place: int) -> object:
         columns = asked[place].underway.inputs.columns
-        return None if columns is None else resolve(columns, [release], [], (), settings)
+        if columns is None:
+            return None
+        keys = columns.keys  # anew, as they keep their hashes
+        keys = Keys(keys.data, keys.starts, keys.lengths, keys.heads, keys.has_long)
+        return resolve(msgspec.structs.replace(columns, keys=keys), [release], [], (), settings)
 
     def scored(place: int) -> object:
         return score_pool(release, asked[place].underway.resolved.pools[0], asked[place].embedding)

@@ -10,6 +10,8 @@ from contracts import compiled
 from indexing.id_keys import Keys
 
 _END = "\0"
+_USUAL_BYTES = 40
+"""Of an id: room that is tried first, as adding up what is needed takes longer."""
 
 
 class IdTexts(Sequence[str]):
@@ -39,9 +41,12 @@ class IdTexts(Sequence[str]):
         keys = self.keys
         if (kernels := compiled.kernels()) is None:
             return [keys.text(place).decode("ascii") for place in places.tolist()]
-        joined = np.empty(int(keys.lengths[places].sum()) + len(places), np.uint8)
-        kernels.join_texts(keys.data, keys.starts, keys.lengths, places, joined)
-        return joined[:-1].tobytes().decode("ascii").split(_END)
+        joined = np.empty(_USUAL_BYTES * len(places), np.uint8)
+        end = kernels.join_texts(keys.data, keys.starts, keys.lengths, places, joined)
+        if end < 0:
+            joined = np.empty(int(keys.lengths[places].sum()) + len(places), np.uint8)
+            end = kernels.join_texts(keys.data, keys.starts, keys.lengths, places, joined)
+        return joined[: end - 1].tobytes().decode("ascii").split(_END)
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -1,6 +1,6 @@
-"""Puts the ranked columns into the answer. Shapes: K ads of the answer, P ads of one pool."""
+"""Puts the ranked columns into the answer. Shapes: K ads of the answer, P ads of one pool, T tasks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 import msgspec
@@ -84,10 +84,12 @@ class _Shown:
             utilities=self._ranking.utilities.tolist(),
             scenarios=names * self._num_shown if one else [names[owner] for owner in self._ranking.owners.tolist()],
             explored=self._ranking.explored.tolist(),
-            light={task: _or_null(values) for task, values in self._light().items()},
+            light=self._light(),
             heavy=None
             if heavy is None
-            else {task: _or_null(values[: self._num_shown]) for task, values in heavy.probabilities.items()},
+            else _named(
+                heavy.probabilities, np.array([values[: self._num_shown] for values in heavy.probabilities.values()])
+            ),
         )
 
     def explain(self) -> Explain:
@@ -103,23 +105,24 @@ class _Shown:
             found[members] = part.release.live.ids(rows)
         return found.tolist()
 
-    def _light(self) -> dict[str, np.ndarray]:
-        """Probabilities by task [K], NaN where an ad's model lacks the task."""
+    def _light(self) -> dict[str, list[float | None]]:
+        """Probabilities by task [K], null where an ad's model lacks the task."""
         scored = self._result.scored
         if len(scored) == 1:
-            probabilities = scored[0].probabilities_at(self._ranking.places)
-            return {task: probabilities[:, head] for head, task in enumerate(scored[0].release.tasks)}
+            probabilities = scored[0].probabilities_at(self._ranking.places).T
+            return _named(scored[0].release.tasks, probabilities)
         tasks = dict.fromkeys(task for part in scored for task in part.release.tasks)
         columns = {task: np.full(self._num_shown, np.nan) for task in tasks}
         for part, members in zip(scored, self._members, strict=True):
             probabilities = part.probabilities_at(self._ranking.places[members])
             for head, task in enumerate(part.release.tasks):
                 columns[task][members] = probabilities[:, head]
-        return columns
+        return _named(columns, np.array([*columns.values()]))
 
 
-def _or_null(values: np.ndarray) -> list[float | None]:
-    """A list with null for NaN."""
-    if not np.isnan(values).any():
-        return values.tolist()
-    return [None if value != value else value for value in values.tolist()]
+def _named(names: Iterable[str], columns: np.ndarray) -> dict[str, list[float | None]]:
+    """Lists of columns [T, K] by T names, null for NaN."""
+    lists: list[list[float | None]] = columns.tolist()
+    if np.isnan(columns).any():
+        lists = [[None if value != value else value for value in values] for values in lists]
+    return dict(zip(names, lists, strict=True))
