@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 from rich.console import Console
 from rich.table import Table
@@ -37,7 +38,7 @@ class Target:
         """Whether the figure is inside its bound; NaN never is."""
         above = self.at_least is None or self.value >= self.at_least
         below = self.at_most is None or self.value <= self.at_most
-        return above and below and self.value == self.value
+        return bool(above and below and self.value == self.value)  # numpy has a truth of its own
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -68,11 +69,18 @@ def finish(options: argparse.Namespace, figures: Mapping[str, Any], targets: lis
             "targets": [asdict(target) | {"met": target.met} for target in targets],
             "machine": machine(),
         }
-        json.dump(document, sys.stdout, indent=2)
+        json.dump(document, sys.stdout, indent=2, default=_plain)
         print()
     else:
         _print_tables(figures, targets)
     return int(options.check and not all(target.met for target in targets))
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of numpy as Python has it."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"expected a figure that JSON has, got {value!r}")
 
 
 def _print_tables(figures: Mapping[str, Any], targets: list[Target]) -> None:
