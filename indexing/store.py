@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from contracts.artifact import FileEntry, file_lock, write_json
 from contracts.errors import AdsieveError, ArtifactError, InputError, NotCurrentError, WrongArtifactError
@@ -18,11 +18,7 @@ from contracts.release import Judgement, Release, UpdatePosition
 from indexing.lost_log import note_log, trace_of_log
 from indexing.prune import Move, Pruned, prune_store
 from indexing.store_files import (
-    BUNDLES,
-    COPIES,
-    CURRENT,
-    INDEXES,
-    RELEASES,
+    FOLDERS,
     UPDATES,
     Kind,
     Parts,
@@ -179,16 +175,15 @@ class DirectoryStore:
         """
         with self._existing(scenario) as pointer:
             whole_release(self.root, scenario, release_id)
-            pinned = [*(name for name in pointer.pinned if name != release_id), release_id]
-            self._move(scenario, msgspec.structs.replace(pointer, pinned=pinned))
+            others = [name for name in pointer.pinned if name != release_id]
+            self._move(scenario, replace(pointer, pinned=[*others, release_id]))
 
     def unpin(self, scenario: str, release_id: str) -> None:
         """Give a release back to ``prune``; InputError where it is not pinned."""
         with self._existing(scenario) as pointer:
             if release_id not in pointer.pinned:
                 raise InputError(f"{self.root}: {release_id!r} of scenario {scenario!r} is not pinned")
-            pinned = [name for name in pointer.pinned if name != release_id]
-            self._move(scenario, msgspec.structs.replace(pointer, pinned=pinned))
+            self._move(scenario, replace(pointer, pinned=[name for name in pointer.pinned if name != release_id]))
 
     def prune(self, keep: int = 3, *, dry_run: bool = False) -> Pruned:
         """Remove what neither serves nor is within reach: see ``indexing.prune``.
@@ -249,11 +244,10 @@ class DirectoryStore:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        for name in (RELEASES, CURRENT, COPIES, BUNDLES, INDEXES):
+        for name in FOLDERS - {UPDATES}:  # those are made by their log
             (self.root / name).mkdir(parents=True, exist_ok=True)
-        lock = self.root / ".lock"
-        lock.touch()
-        with file_lock(lock):
+        (self.root / ".lock").touch()
+        with file_lock(self.root / ".lock"):
             remove_leftovers(self.root)
             yield
 
