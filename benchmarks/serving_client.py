@@ -29,6 +29,7 @@ from benchmarks.serving_world import make_world
 from service.api import RankRequest, RankResponse
 from service.client import RankClient
 from service.client_grouping import GroupingClient
+from service.settings import Settings
 
 WARM, MANY = 0.5, 16
 """Seconds before each timing; requests of one ``rank_many``."""
@@ -64,7 +65,9 @@ def _options() -> argparse.Namespace:
 def _serving(store: Path, work: Path) -> Iterator[Server]:
     port = free_port()
     command = [sys.executable, "-m", "adsieve", "serve", "--store", str(store), "--port", str(port)]
-    server = start("adsieve", [*command, "--local", str(work / "local")], port=port, log=work / "serve.log")
+    log, env = work / "serve.log", {"ADSIEVE_MAX_WAITING": str(Settings.model_fields["max_in_flight"].default)}
+    # Two batches at once are more than the line of an overloaded service.
+    server = start("adsieve", [*command, "--local", str(work / "local")], port=port, log=log, env=env)
     try:
         server.wait(msgspec.json.encode(bodies(1, num_ads=BLOCK, candidates=10, stage="light")[0]))
         yield server
