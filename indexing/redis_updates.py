@@ -230,7 +230,7 @@ class UpdateStream:
     def _decoded(self, name: bytes, fields: dict[bytes, bytes]) -> Update | None:
         try:
             return decode_entry(name, fields)
-        except (ValueError, msgspec.DecodeError) as error:
+        except (ValueError, RecursionError, msgspec.DecodeError) as error:
             log.error("%s: update %d is damaged and skipped: %s", self._connection.name, seq_of(name), error)
             return None
 

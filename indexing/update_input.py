@@ -24,7 +24,7 @@ from contracts.config_errors import show, suggestion
 from contracts.errors import InputError, RequestError
 from contracts.records import STATUSES
 from contracts.rows import parse_time
-from indexing.update_record import Content, Update
+from indexing.update_record import Content, Update, check_nesting
 
 FIELDS = ("ad_id", "at", "status", "bid", "takedown", "budget", "content")
 CONTENT_FIELDS = ("scenario", "valid_from", "advertiser_id", "objective", "features")
@@ -87,7 +87,7 @@ def update_of(data: object, *, where: str, now_us: int) -> Update:
 def _content(fields: "_Fields", now_us: int) -> Content:
     inner = _Fields(fields.data["content"], CONTENT_FIELDS, fields.where, "content.")
     at = fields.optional("at", moment, now_us)
-    features = inner.required("features", lambda value, path: value if isinstance(value, dict) else _wrong(value, path))
+    features = inner.required("features", _features)
     return Content(
         scenario=inner.required("scenario", text),
         valid_from=inner.optional("valid_from", moment, at),
@@ -199,5 +199,8 @@ _LARGEST_BID = 3.4e38
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
-def _wrong(value: object, path: str) -> Any:
-    raise InputError(f"{path}: expected a mapping of column to value, got {show(value)}")
+def _features(value: object, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: expected a mapping of column to value, got {show(value)}")
+    check_nesting(value, path)
+    return value

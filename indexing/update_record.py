@@ -16,14 +16,17 @@ An ad is servable where its status is active, it is not taken down and its budge
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from contracts.errors import InputError
+from contracts.names import shortened
 from contracts.records import STATUSES
+
+MAX_NESTING = 8
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -96,10 +99,29 @@ def check_update(update: Update) -> None:
         raise InputError(f"budget: expected a finite number or null, got {update.budget}")
     if not update.has_state and update.content is None:
         raise InputError("expected at least one of status, bid, takedown, budget, content")
+    if update.content is not None:
+        check_nesting(update.content.features, "content.features")
     try:
         update.ad_id.encode()
     except UnicodeEncodeError:
         raise InputError(f"ad_id: expected valid Unicode text, got {update.ad_id!r}") from None
+
+
+def check_nesting(features: Mapping[str, Any], path: str) -> None:
+    """Refuse values in more lists or objects than any feature has: a reader might not come to their end.
+
+    Raises:
+        InputError: Names the feature.
+    """
+    for name, value in features.items():
+        level, depth = [value], 0
+        while inner := [one for one in level if isinstance(one, list | tuple | dict)]:
+            depth += 1
+            if depth > MAX_NESTING:
+                raise InputError(
+                    f"{path}.{shortened(name)}: expected at most {MAX_NESTING} lists or objects in another"
+                )
+            level = [one for group in inner for one in (group.values() if isinstance(group, dict) else group)]
 
 
 _encoder = msgspec.json.Encoder()

@@ -87,7 +87,7 @@ def _sound(lines: Sequence[bytes]) -> list[Update] | None:
         if [int(line[: BODY_AT - 1], 16) for line in lines] != [crc32(line[BODY_AT:]) for line in lines]:
             return None
         updates = decode_updates([line[JSON_AT:] for line in lines])
-    except (ValueError, msgspec.DecodeError):  # a ValueError is also what text that is no UTF-8 raises
+    except (ValueError, RecursionError, msgspec.DecodeError):  # a ValueError also where text is no UTF-8
         return None
     return updates if len(updates) == len(lines) else None
 

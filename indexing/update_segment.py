@@ -67,5 +67,5 @@ def _read_exactly(line: bytes) -> Update | None:
         if int(line[:_CRC_DIGITS], 16) != crc32(memoryview(line)[BODY_AT:]):
             return None
         return decode_update(memoryview(line)[JSON_AT:])
-    except (ValueError, msgspec.DecodeError):  # a ValueError is also what text that is no UTF-8 raises
+    except (ValueError, RecursionError, msgspec.DecodeError):  # a ValueError also where text is no UTF-8
         return None

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from zlib import crc32
 
 import msgspec
 import pytest
@@ -27,6 +28,14 @@ from indexing.update_segment import encode_batch, encode_pieces, read_line
 
 def numbered(count: int, first: int = 0) -> list[Update]:
     return [Update(ad_id=f"ad-{number}-ü", at=number, bid=number / 3) for number in range(first, first + count)]
+
+
+def nested(depth: int) -> object:
+    """A number in lists and objects by turns."""
+    value: object = 1
+    for number in range(depth):
+        value = [value, 2] if number % 2 else {"a": value}
+    return value
 
 
 def ids(log: UpdateLog, after: UpdatePosition | None = None) -> list[str]:
@@ -78,6 +87,10 @@ def test_a_record_reads_as_it_was_written_and_keeps_what_is_unset_apart_from_non
         (Update(ad_id="a", at=0, budget=float("inf")), "budget: expected a finite number or null, got inf"),
         (Update(ad_id="a", at=0, status="asleep"), "status: expected one of active, paused, removed, got 'asleep'"),
         (Update(ad_id="\ud800", at=0, bid=1.0), "ad_id: expected valid Unicode"),
+        (
+            Update(ad_id="a", at=0, content=Content(scenario="s", valid_from=0, features={"x": nested(9)})),
+            "content.features.x: expected at most 8 lists or objects in another",
+        ),
         (Update(ad_id="a", at=0), "expected at least one of status, bid"),
     ],
 )
@@ -340,3 +353,18 @@ def test_the_files_are_lines_that_people_can_read(log: UpdateLog) -> None:
     log.append([Update(ad_id="ad-1", at=7, takedown=True)])
     line = segments(log)[0].read_text()
     assert json.loads(line[11:]) == {"seq": 1, "ad_id": "ad-1", "at": 7, "takedown": True}
+
+
+def test_an_update_that_is_nested_beyond_reading_is_a_damaged_line_to_its_readers(log: UpdateLog) -> None:
+    log.append(numbered(1))
+    deep = b'. {"seq":2,"ad_id":"deep","at":0,"content":{"scenario":"s","valid_from":0,"features":{"x":%s}}}'
+    body = deep % (b"[" * 5_000 + b"]" * 5_000)  # as another program may write it
+    with open(segments(log)[0], "ab") as file:
+        file.write(b"%08x %s\n" % (crc32(body), body))
+    fresh = UpdateLog(log.directory)
+    assert ids(fresh) == ["ad-0-\u00fc"]
+    assert fresh.damaged == 1
+    assert fresh.append(numbered(1, 2)).seq == 3
+    whole = Content(scenario="s", valid_from=0, features={"x": nested(8)})
+    log.append([Update(ad_id="most", at=0, content=whole)])
+    assert list(UpdateLog(log.directory).read())[-1].content == whole
