@@ -201,8 +201,16 @@ def embed_in_pieces(engine: Engine, lookup: TableLookup, ads: Encoded, spread: S
         piece = slice(start, start + ROWS)
         return engine.run({"flat": lookup(ads.ids[piece], ads.floats[piece]).flat})["embedding"]
 
-    pieces = list(spread(embedded, range(0, max(len(ads), 1), ROWS)))
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    starts = range(0, max(len(ads), 1), ROWS)
+    pieces = iter(spread(embedded, starts))
+    first = next(pieces)
+    if len(starts) == 1:
+        return first
+    whole = np.empty((len(ads), *first.shape[1:]), first.dtype)
+    whole[:ROWS] = first
+    for start, piece in zip(starts[1:], pieces, strict=True):
+        whole[start : start + ROWS] = piece  # one after another: all pieces and the whole are never held at once
+    return whole
 
 
 def _probabilities_of(engine: Engine, query: np.ndarray, num_saved: int, threads: int) -> Run:
