@@ -56,6 +56,7 @@ class ListedAds:
         source = CsvTable("ads", directory, mapping, table, frozenset({"ad_id", "valid_from"} & names))
         findings.note_left_out(source)
         self._first: dict[str, int] = {}
+        self._own: dict[str, str] = {}
         self._unlisted: dict[str, None] = {}
         parts = PartWriter(writer, "ads")
         for batch in source.batches():
@@ -68,6 +69,7 @@ class ListedAds:
         for ad in pc.unique(rows["ad_id"]).to_pylist():
             if ad not in self._first:
                 self._unlisted[ad] = None
+        self._findings.note_elsewhere(rows["ad_id"], scenarios(rows, self._scenario), self._own, self._scenario)
 
     def begins(self, ads: pa.Array) -> np.ndarray:
         encoded = ads.dictionary_encode()
@@ -92,6 +94,7 @@ class ListedAds:
         times = instants(rows["valid_from"].combine_chunks()).tolist()
         for ad, time in zip(rows["ad_id"].to_pylist(), times, strict=True):
             self._first[ad] = min(time, self._first.get(ad, time))
+        self._own |= zip(rows["ad_id"].to_pylist(), rows["scenario"].to_pylist(), strict=True)
 
 
 class DerivedAds:
@@ -101,10 +104,12 @@ class DerivedAds:
         columns: Those of the ad, ad_id left out.
         writer: Of the log.
         scenario: Of impressions that name none.
+        findings: Ads of several scenarios are noted there.
     """
 
-    def __init__(self, columns: list[str], writer: LogWriter, scenario: str) -> None:
-        self._columns, self._writer, self._scenario = columns, writer, scenario
+    def __init__(self, columns: list[str], writer: LogWriter, scenario: str, findings: Findings) -> None:
+        self._columns, self._writer, self._scenario, self._findings = columns, writer, scenario, findings
+        self._own: dict[str, str] = {}
         self._changes = AdChanges(columns)
 
     def add(self, stem: str, rows: pa.Table) -> None:
@@ -112,6 +117,8 @@ class DerivedAds:
         columns = {"ad_id": new["ad_id"], "valid_from": new["event_time"], "scenario": scenarios(new, self._scenario)}
         columns |= {name: new[name] for name in self._columns if name != "scenario"}
         self._writer.write("ads", stem, pa.table(columns))
+        self._own |= zip(new["ad_id"].to_pylist(), columns["scenario"].to_pylist(), strict=True)
+        self._findings.note_elsewhere(rows["ad_id"], scenarios(rows, self._scenario), self._own, self._scenario)
 
     def begins(self, ads: pa.Array) -> np.ndarray:
         return self._changes.begins(ads)

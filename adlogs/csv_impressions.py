@@ -74,7 +74,7 @@ class _Days:
         self._ads: Catalogue = (
             ListedAds(directory, mapping, mapping.ads, writer, begins, findings)
             if mapping.ads is not None
-            else DerivedAds(own, writer, mapping.scenario)
+            else DerivedAds(own, writer, mapping.scenario, findings)
         )
 
     def write(self, spilled: DaySpill) -> None:

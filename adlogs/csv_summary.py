@@ -24,6 +24,7 @@ class Findings:
         unshown: Ads of requests that were not shown.
         cleared: Positions, and outcomes of 0, of ads that were not shown.
         unlisted: Ads of impressions that the catalogue lacks.
+        elsewhere: Ads that were shown in another scenario than their own.
         matched: Requests that found their row, by look-up table.
         left_out: Columns that the mapping does not name, by file.
         mixed: Requests whose rows differ in a column of the request, by column.
@@ -36,6 +37,7 @@ class Findings:
     unshown: int = 0
     cleared: int = 0
     unlisted: int = 0
+    elsewhere: set[str] = field(default_factory=set)
     matched: Counter[str] = field(default_factory=Counter)
     left_out: dict[str, list[str]] = field(default_factory=dict)
     mixed: Counter[str] = field(default_factory=Counter)
@@ -59,6 +61,20 @@ class Findings:
             if found:
                 self.mixed[name] += found
 
+    def note_elsewhere(self, ads: pa.ChunkedArray, shown: pa.Array, own: dict[str, str], otherwise: str) -> None:
+        """Note ads of impressions that were shown in a scenario other than their own.
+
+        Args:
+            ads: Ids, string [N].
+            shown: Scenario of each impression, string [N].
+            own: Scenario of each ad that has one.
+            otherwise: Of the other ads.
+        """
+        pairs = pa.table({"ad": ads, "shown": shown}).group_by(["ad", "shown"]).aggregate([])
+        for ad, scenario in zip(pairs["ad"].to_pylist(), pairs["shown"].to_pylist(), strict=True):
+            if own.get(ad, otherwise) != scenario:
+                self.elsewhere.add(ad)
+
     def warnings(self) -> list[str]:
         """Sentences, one a finding."""
         requests = self.counts.get("requests", 0)
@@ -72,6 +88,12 @@ class Findings:
             found.append(f"{self.repeated:,} rows show an ad again in the same request and were left out")
         if self.unlisted:
             found.append(f"{self.unlisted:,} ads of the impressions are not in the catalogue, and so have no columns")
+        if self.elsewhere:
+            found.append(
+                f"{len(self.elsewhere):,} ads were shown in another scenario than their own, whose release will not "
+                "know them: an ad has one scenario, that of its row in the catalogue or of the impression that made "
+                "the row. Where scenarios share ads, name the column otherwise, such as surface: a feature of requests"
+            )
         if self.counts.get("candidates") and not self.unshown:
             remedy = "set eligible_per_request" + (
                 "" if self.impressions else ", or let candidates hold what retrieval found too, with no outcome"

@@ -178,6 +178,26 @@ def test_eligible_ads_are_other_ads_of_the_day_that_have_begun(folder: Path, con
     assert shown == [{k: v for k, v in row.items() if k != "stage"} for row in rows_of(plain_log, "candidates")]
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_ads_that_were_shown_in_another_scenario_are_told(folder: Path, convert: Any, *, listed: bool) -> None:
+    for path in folder.glob("views*"):
+        path.unlink()
+    rows = [[*row[:3], "feed" if "ad-1" in row[2] or row[3] == "feed" else "story", *row[4:]] for row in made_rows(400)]
+    write_csv(folder / "views.csv", HEADER, rows)
+    mapping = MAPPING.format(eligible=4).replace("name: surface", "name: scenario").replace("side: ad}", "side: pair}")
+    if listed:
+        with (folder / "ads.csv").open("w") as file:
+            file.write("what,home\n" + "".join(f"ad-{number},{['feed', ''][number % 2]}\n" for number in range(12)))
+        mapping += "ads: {files: ads.csv, columns: {what: {name: ad_id}, home: {name: scenario}}}\n"
+    summary, log = convert(folder, mapping)
+    own = {row["ad_id"]: row["scenario"] for row in rows_of(log, "ads")}
+    elsewhere = {what for _, _, what, where, *_ in rows if where != own[what]}
+    told = [warning for warning in summary["warnings"] if "in another scenario than their own" in warning]
+    assert 0 < len(elsewhere) < len(own) + listed
+    assert len(told) == 1
+    assert told[0].startswith(f"{len(elsewhere)} ads were shown")
+
+
 def test_some_late_requests_get_all_ads_of_their_day(
     folder: Path, convert: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
