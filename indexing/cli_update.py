@@ -50,8 +50,8 @@ def update(
         typer.Option(
             "--new-log",
             help="Begin another log of updates where the one there was is lost or damaged (in Redis: where no host has "
-            "a copy), with the takedowns and used-up budgets that are left of it or known to hosts. What is left of the "
-            "log of a directory is kept aside.",
+            "a copy), with the takedowns and used-up budgets that are left of it or known to hosts. What is left of "
+            "the log of a directory is kept aside.",
         ),
     ] = False,
     store: Store = "store",
