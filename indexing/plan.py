@@ -30,6 +30,13 @@ from indexing.plan_parts import BATCH_ROWS, SPILLED, hash_share, read_part, spil
 _KEPT, _PLAN = "kept.npy", "plan.json"
 _COUNTS = ("rows", "later", "superseded", "other_scenario", "kept", "merged", "refused", "ahead", "no_scenario")
 _DAY_US = 86_400_000_000
+_LEFT_OUT = {
+    "later": "only begin later",
+    "superseded": "are replaced by newer ones",
+    "other_scenario": "are of another scenario",
+    "no_scenario": "have none",
+    "refused": "come from updates that are refused",
+}
 
 
 class _Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +84,9 @@ def plan_catalog(
     chosen.counts["no_scenario"] = num_without
     shutil.rmtree(spilled)
     if not chosen.counts["kept"] + chosen.counts["merged"]:
-        raise LogError(f"{source_name(dataset)}: no ad of scenario {scenario!r} as of this moment; {chosen.counts}")
+        raise LogError(
+            f"{source_name(dataset)}: no ad of scenario {scenario!r} as of this moment: {_left_out(chosen.counts)}"
+        )
     merged = merge.write(directory, _replaced_rows(dataset, chosen.winners, made_at)) if merge is not None else None
     plan = _Plan(
         counts=chosen.counts,
@@ -90,6 +99,12 @@ def plan_catalog(
         fsync(path)
     write_json(directory / _PLAN, plan)
     return _catalog(dataset, directory, plan, merged)
+
+
+def _left_out(counts: dict[str, int]) -> str:
+    """Of a catalogue that leaves nothing: where its rows went."""
+    told = [f"{counts[name]:,} {words}" for name, words in _LEFT_OUT.items() if counts[name]]
+    return f"of {counts['rows']:,} rows {', '.join(told)}"
 
 
 def open_plan(dataset: ds.Dataset, directory: Path) -> Catalog | None:

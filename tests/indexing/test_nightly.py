@@ -235,7 +235,10 @@ def test_a_column_that_a_model_was_trained_on_must_be_in_every_file(
         ({"valid_from": pa.array([None] * 20, pa.timestamp("us", "UTC"))}, "column valid_from is missing in row 0"),
         ({"bid": ["high"] * 20}, "column bid has type string, expected number"),
         ({"price": ["high"] * 20}, "column 'price' has type string, expected numbers"),
-        ({"scenario": ["standard"] * 20}, "no ad of scenario 'shopping'"),
+        (
+            {"scenario": ["standard"] * 20},
+            "no ad of scenario 'shopping' as of this moment: of 20 rows 20 are of another",
+        ),
         ({"price": [float("nan")] * 20}, r"16 of 16 ads \(100\.00%\) cannot be embedded"),
     ],
 )
