@@ -87,6 +87,8 @@ def suggestion(name: str, known: Any) -> str:
 
 
 def _explain_key(mapping: Any, expected: Any) -> str:
+    if not isinstance(mapping, dict):  # nobody knows the value: behind the fault it could not be read
+        return "expected every key to be text"
     odd = next((key for key in mapping if not isinstance(key, str)), None)
     if odd is not None:
         return f"expected every key to be text, got {show(odd)} (put it in quotes)"

@@ -91,6 +91,12 @@ def test_nesting_without_end_is_not_parseable():
         decode_request(b'{"scenario": "s", "query": {"a": ' + b"[" * 100_000)
 
 
+@pytest.mark.parametrize("rest", [b"\xc1", b""])
+def test_a_key_that_is_no_text_is_named_in_a_body_that_ends_wrong(rest):
+    with pytest.raises(RequestError, match="^query: expected every key to be text$"):
+        decode_request(b"\x83\xa8scenario\xa1s\xa5query\x81\x01\x02" + rest, MSGPACK)
+
+
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x81", b"\x81\xa1\xff\x01"])
 def test_what_is_no_messagepack_is_not_parseable(body):
     with pytest.raises(InputError, match="not valid application/msgpack"):
