@@ -25,9 +25,10 @@ from contracts.schema import SIDES, Side, load_schema
 SAMPLE_ROWS = 100_000
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _OUTCOMES = ("label_", "teacher_", "light_", "true_")
+# The scenario is taken from the ad: the index knows it there, while callers would have to send it as a feature too.
 _NO_FEATURES: dict[Side, frozenset[str]] = {
-    "query": frozenset({"request_id", "event_time", "labels_as_of", "ads_as_of", "release"}),
-    "ad": frozenset({"valid_from", "status", "bid", "objective", "scenario"}),
+    "query": frozenset({"request_id", "event_time", "scenario", "labels_as_of", "ads_as_of", "release"}),
+    "ad": frozenset({"valid_from", "status", "bid", "objective"}),
     "pair": frozenset({"request_id", "ad_id", "stage", "bid", "objective", "position", "teacher_version", "shown"})
     | {"sample_weight", "explore_propensity", "labels_as_of"},
 }

@@ -35,16 +35,17 @@ def saved_requests(schema: FeatureSchema, examples: Examples, *, count: int) -> 
     """
     used = np.unique(examples.request_row)
     chosen = used[np.unique(np.linspace(0, len(used) - 1, count).astype(np.int64))]
-    names = ["scenario", "event_time", *Encoder(schema, "query").columns]
+    columns = Encoder(schema, "query").columns
+    names = list(dict.fromkeys(["scenario", "event_time", *columns]))  # the scenario may be a feature too
     rows = _take(examples, "requests", chosen, names).to_pylist()
     order = np.argsort(examples.request_row, kind="stable")
     first, last = (np.searchsorted(examples.request_row[order], chosen, side) for side in ("left", "right"))
     return [
         {
             "request_id": examples.request_ids[int(request)].as_py(),
-            "scenario": row.pop("scenario"),
-            "event_time": row.pop("event_time"),
-            "query": _nested(row),
+            "scenario": row["scenario"],
+            "event_time": row["event_time"],
+            "query": _nested({name: row[name] for name in columns}),
             "candidates": _candidates(schema, examples, order[first[at] : last[at]]),
         }
         for at, (request, row) in enumerate(zip(chosen, rows, strict=True))

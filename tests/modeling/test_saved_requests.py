@@ -4,6 +4,7 @@ import pytest
 
 from contracts.encoding import Encoder
 from contracts.rows import encode_pairs, encode_request, parse_time
+from contracts.schema import Feature, Table
 from modeling.examples import encode_log
 from modeling.profile import feature_profile
 from modeling.saved_requests import saved_requests, write_saved_requests
@@ -48,6 +49,22 @@ def test_candidates_are_the_pairs_of_the_request(small_schema, examples, bodies)
         np.testing.assert_array_equal(np.array(bids, np.float32), examples.bid[pairs])
         encoded = encode_pairs(encoder, candidates, len(pairs)).encoded
         np.testing.assert_array_equal(encoded.floats, examples.pair.floats[pairs])
+
+
+def test_a_feature_that_is_the_scenario_stays_in_the_query(small_schema, small_log, tmp_path):
+    """The service reads a feature from the query alone: without it there, a replay would rank without it."""
+    table = Table(dim=4, vocabulary=("standard", "shopping"))
+    feature = Feature(side="query", kind="categorical", table="scenario")
+    schema = msgspec.structs.replace(
+        small_schema,
+        tables={**small_schema.tables, "scenario": table},
+        features={"scenario": feature, **small_schema.features},
+    )
+    examples = encode_log(schema, small_log.paths, tmp_path, teacher=False, labels=False)
+    bodies = saved_requests(schema, examples, count=20)
+    known = {request["request_id"]: request["scenario"] for request in small_log.requests}
+    assert [body["scenario"] for body in bodies] == [known[body["request_id"]] for body in bodies]
+    assert [body["query"]["scenario"] for body in bodies] == [body["scenario"] for body in bodies]
 
 
 def test_fewer_requests_than_asked_are_all_given(small_schema, examples):
