@@ -122,6 +122,7 @@ class _Days:
             request, row = np.append(request, extra), np.append(row, extra_row)
             is_shown = np.append(is_shown, np.zeros(len(extra), bool))
             self._findings.sampled += len(extra)
+            self._findings.without_bid += len(extra) if "bid" in self._pair else 0
         order = np.lexsort((np.arange(len(row)), ~is_shown, request))
         request, row, is_shown = request[order], row[order], is_shown[order]
         stages = stages_of(rows, otherwise=WINNER).take(pa.array(row))

@@ -21,6 +21,7 @@ class Findings:
         impressions: Rows of the table of impressions.
         repeated: Impressions of an ad that came again in its request, and were left out.
         sampled: Pairs drawn as eligible.
+        without_bid: Those of them that have no bid, where the others have one.
         unshown: Ads of requests that were not shown.
         cleared: Positions, and outcomes of 0, of ads that were not shown.
         unlisted: Ads of impressions that the catalogue lacks.
@@ -34,6 +35,7 @@ class Findings:
     impressions: int = 0
     repeated: int = 0
     sampled: int = 0
+    without_bid: int = 0
     unshown: int = 0
     cleared: int = 0
     unlisted: int = 0
@@ -88,6 +90,12 @@ class Findings:
             found.append(f"{self.repeated:,} rows show an ad again in the same request and were left out")
         if self.unlisted:
             found.append(f"{self.unlisted:,} ads of the impressions are not in the catalogue, and so have no columns")
+        if self.without_bid:
+            found.append(
+                f"bid: has no value for the {self.without_bid:,} ads that joined requests as eligible, and ads "
+                "without a bid are dropped where others have one; give the column side: ad, or leave it out: all bids "
+                "are 1 then"
+            )
         if self.elsewhere:
             found.append(
                 f"{len(self.elsewhere):,} ads were shown in another scenario than their own, whose release will not "

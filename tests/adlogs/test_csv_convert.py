@@ -198,6 +198,18 @@ def test_ads_that_were_shown_in_another_scenario_are_told(folder: Path, convert:
     assert told[0].startswith(f"{len(elsewhere)} ads were shown")
 
 
+@pytest.mark.parametrize(("side", "warned"), [("pair", True), ("ad", False)])
+def test_bids_that_only_shown_ads_have_are_told(folder: Path, convert: Any, side: str, *, warned: bool) -> None:
+    """A request made of them would rank none of the others."""
+    named = f"spent: {{name: bid, side: {side}}}"
+    mapping = MAPPING.format(eligible=4).replace("spent: {name: spent, type: number, side: pair}", named)
+    summary, log = convert(folder, mapping)
+    without = sum(row.get("bid") is None for row in rows_of(log, "candidates") if row["stage"] == "eligible")
+    expected = f"bid: has no value for the {without:,} ads"
+    assert without == summary["counts"]["eligible_sampled"]
+    assert any(warning.startswith(expected) for warning in summary["warnings"]) is warned
+
+
 def test_some_late_requests_get_all_ads_of_their_day(
     folder: Path, convert: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
