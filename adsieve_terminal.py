@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Iterator
 from functools import wraps
@@ -25,6 +26,8 @@ from contracts.errors import (
 
 PROGRAM = "adsieve"
 INTERRUPTED = 130
+# A name that a command gives to what it writes before it is whole: the target's behind a dot, and a mark of its own.
+ASIDE = re.compile(r"\.(?P<name>.+?)(?:(?:\.[0-9a-z_]{8})?\.(?:partial|tmp|work)|\.[0-9a-z_]{8})")
 WRONG_PATH = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EACCES, errno.EPERM, errno.EROFS}
     | {errno.ENAMETOOLONG, errno.ELOOP}
@@ -199,8 +202,13 @@ def _command_of(command: Any, words: list[str]) -> str:
 
 
 def _system_fault(error: OSError) -> str:
-    """The path and what the system says of it; of two paths, the one that was to be written."""
+    """The path and what the system says of it; of two paths, the one that was to be written.
+
+    Of a file that a command makes for a while beside what it writes, it is what it writes that people know.
+    """
     path = error.filename2 or error.filename
+    if isinstance(path, str) and (aside := ASIDE.fullmatch(os.path.basename(path))):
+        path = os.path.join(os.path.dirname(path), aside["name"])
     return f"{path}: {(error.strerror or str(error)).lower()}" if path else str(error)
 
 

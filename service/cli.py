@@ -54,7 +54,9 @@ def serve(
     from service.environment import load_settings, unknown_variables
 
     log_level = "error" if quiet else log_level
-    settings, listener = load_settings(store, local), listening(host, port)
+    settings = load_settings(store, local)
+    require_no_file(str(settings.store))
+    listener = listening(host, port)
     if workers > 1 and "engine_threads" not in settings.model_fields_set:
         settings = settings.model_copy(update={"engine_threads": threads_each(workers)})
     limit_threads(settings.engine_threads)
@@ -108,12 +110,27 @@ def rank(
         _print_table(response)
 
 
+def require_no_file(store: str) -> None:
+    """Refuse a store in which no release can ever appear; one that is not there yet may be published to.
+
+    Raises:
+        InputError: Of a directory store, it or what it lies in is a file.
+    """
+    from contracts.errors import InputError
+
+    path = Path(store)
+    found = None if "://" in store else next((one for one in (path, *path.parents) if one.exists()), None)
+    if found is not None and not found.is_dir():
+        raise InputError(f"--store {store}: {found} is a file, expected a directory; it may still be empty or absent")
+
+
 def listening(host: str, port: int) -> "socket.socket":
     """A socket that is bound before anything is loaded.
 
     Raises:
         InputError: Somebody else listens there, or the address is none of this machine.
     """
+    import errno
     import socket
 
     from contracts.errors import InputError
@@ -124,7 +141,10 @@ def listening(host: str, port: int) -> "socket.socket":
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise InputError(f"--host {host} --port {port}: cannot listen there: {error.strerror}") from error
+        raise InputError(
+            f"--host {host} --port {port}: cannot listen there: {error.strerror}",
+            next_step="give another --port, or end what listens there" if error.errno == errno.EADDRINUSE else None,
+        ) from error
     return listener
 
 

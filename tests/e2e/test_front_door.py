@@ -40,6 +40,15 @@ def test_a_path_below_a_file_is_wrong_usage(
         (PermissionError(errno.EACCES, "Permission denied", "/etc/out"), 2, "/etc/out: permission denied"),
         (OSError(errno.ENOSPC, "No space left on device", "out.npy"), 1, "out.npy: no space left on device"),
         (IsADirectoryError(errno.EISDIR, "Is a directory", ".o.tmp", None, "o"), 2, "o: is a directory"),
+        (
+            OSError(errno.EROFS, "Read-only file system", "ro/.logs.483d02ec.partial"),
+            2,
+            "ro/logs: read-only file system",
+        ),
+        (OSError(errno.EROFS, "Read only", ".m.yaml.5b8fd78c.tmp"), 2, "m.yaml: read only"),
+        (OSError(errno.EROFS, "Read only", "ro/.i.work"), 2, "ro/i: read only"),
+        (OSError(errno.EROFS, "Read only", "ro/.p.sddaghxz"), 2, "ro/p: read only"),
+        (OSError(errno.EROFS, "Read only", "ro/.lock"), 2, "ro/.lock: read only"),
         (OSError("short write"), 1, "short write"),
     ],
 )

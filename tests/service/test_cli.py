@@ -145,10 +145,21 @@ def test_an_address_that_is_taken_or_none_of_ours_is_wrong_usage():
     with service.cli.listening("127.0.0.1", 0) as taken:
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=f"--port {port}: cannot listen there: Address already in use"):
+        with pytest.raises(InputError, match=f"--port {port}: cannot listen there: Address already in use") as told:
             service.cli.listening("127.0.0.1", port)
+        assert told.value.next_step == "give another --port, or end what listens there"
     with pytest.raises(InputError, match=r"--host 192\.0\.2\.1 --port 0: cannot listen there: "):
         service.cli.listening("192.0.2.1", 0)
+
+
+def test_a_store_that_is_a_file_is_refused_and_an_absent_one_is_not(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    for store in (file, file / "store" / "deeper"):
+        with pytest.raises(InputError, match=f"--store {store}: {file} is a file, expected a directory"):
+            service.cli.require_no_file(str(store))
+    for store in (tmp_path, tmp_path / "absent" / "store", "redis://localhost:1/0", "relative"):
+        service.cli.require_no_file(str(store))
 
 
 def test_standard_input_and_the_store_of_the_directory_stand_in(app, request_file, world, monkeypatch):
