@@ -1,5 +1,6 @@
 """Publishes a release after a replay of saved requests: beyond the limits it is refused, or overridden on record."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,7 +74,10 @@ def publish_release(
     judged = judge(store, candidate, limits or ReleaseLimits(), override)
     if judged.is_refused:
         text = "\n".join([f"refused, {len(judged.judgement.failures)} of the checks failed", *judged.lines()])
-        raise ReleaseRefused(f'{text}\nnothing was published; --override "REASON" publishes it all the same, on record')
+        raise ReleaseRefused(
+            f'{text}\nnothing was published; --override "REASON" publishes it all the same, on record',
+            next_step=_remedy(judged.judgement.failures),
+        )
     return store.publish(
         two_tower=candidate.two_tower,
         heavy=candidate.heavy,
@@ -81,6 +85,16 @@ def publish_release(
         metrics=judged.metrics,
         judgement=judged.judgement,
     )
+
+
+def _remedy(failures: Sequence[str]) -> str:
+    """What to look at first; ads that the index lacks make every other figure one of the few that are left."""
+    if any(failure.startswith("unknown_share") for failure in failures):
+        return (
+            "compare the ads in requests.jsonl of the two-tower bundle with the catalogue: they have other ids there, "
+            "or another scenario, which this index leaves out"
+        )
+    return "docs/how-to/releases.md tells what each figure is; `adsieve index publish --help` tells of --limits"
 
 
 def judge(store: Store, candidate: Candidate, limits: ReleaseLimits, override: str | None = None) -> Judged:

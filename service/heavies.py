@@ -86,7 +86,7 @@ def _serving(bundle: Bundle, threads: int, engine: str, survivors: Sequence[int]
     if not serving.trials:
         serving.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
     trials = "; ".join(map(str, serving.trials))
-    log.info("heavy ranker %s runs on %s %s", bundle.manifest.version, serving.engine, trials)
+    log.info("heavy ranker %s runs on %s: %s", bundle.manifest.version, serving.engine, trials)
     return serving
 
 

@@ -146,15 +146,19 @@ def test_overlap_is_the_shared_part_of_the_survivors(
 
 def test_a_release_is_judged_before_anything_changes(artifacts: Path, tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
-    with pytest.raises(ReleaseRefused, match=r"unknown_share is 0\.3333; max_unknown_share allows 0\.1"):
+    with pytest.raises(ReleaseRefused, match=r"unknown_share is 0\.3333; max_unknown_share allows 0\.1") as told:
         publish_release(store, candidate(artifacts))
+    assert "requests.jsonl" in str(told.value.next_step)
     assert not (tmp_path / "store").exists()
     first = publish_release(store, candidate(artifacts), limits=LENIENT)
     assert first.judgement is not None
     assert first.judgement.against is None
     strict = msgspec.structs.replace(LENIENT, max_calibration_current=1e-6)
-    with pytest.raises(ReleaseRefused, match=r"calibration_current\.click is .*; max_calibration_current allows 1e-06"):
+    with pytest.raises(
+        ReleaseRefused, match=r"calibration_current\.click is .*; max_calibration_current allows 1e-06"
+    ) as told:
         publish_release(store, candidate(artifacts, 1), limits=strict)
+    assert "--limits" in str(told.value.next_step)
     assert store.current("shopping") == first
     second = publish_release(store, candidate(artifacts, 1), limits=strict, override="a new teacher")
     assert second.judgement is not None
