@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from contracts import compiled
 from contracts.schema import Feature, Fitted
 
 
@@ -58,11 +59,12 @@ class DenseRow:
 
     Args:
         features: F of them.
+        places: Where in a row of floats each one stands, [F].
     """
 
-    def __init__(self, features: Sequence[Feature]) -> None:
+    def __init__(self, features: Sequence[Feature], places: np.ndarray) -> None:
         kinds = np.array([feature.transform for feature in features])
-        self._log = np.isin(kinds, ["log1p", "log1p_standardize"])
+        self._places, self._is_log = places, np.isin(kinds, ["log1p", "log1p_standardize"])
         scaled = np.isin(kinds, ["standardize", "log1p_standardize"])
         fitted = [feature.fitted or Fitted() for feature in features]
         self._mean = np.array([_number(one.mean) if own else 0.0 for one, own in zip(fitted, scaled, strict=True)])
@@ -71,15 +73,35 @@ class DenseRow:
             (place, _function(features[place])) for place in np.flatnonzero(kinds == "quantile").tolist()
         ]
 
-    def __call__(self, raw: np.ndarray) -> np.ndarray:
-        """float64 [F] raw values to float64 [F]; NaN stays NaN."""
-        values = raw.copy()
-        values[self._log] = signed_log1p(raw[self._log])
-        values -= self._mean
-        values /= self._std
+    def write(self, raw: np.ndarray, floats: np.ndarray) -> bool:
+        """Write what float64 [F] raw values become into a row of floats; where one is NaN, the row stays as it is.
+
+        Returns:
+            False where a value becomes infinite or too large for float32; the row is then of no use.
+        """
+        logs, kernels = np.log1p(np.abs(raw)), compiled.kernels()
+        values = raw.copy() if self._quantiles else raw
         for place, transform in self._quantiles:
             values[place] = transform(raw[place])
-        return values
+        scale = scaled if kernels is None else kernels.scale_dense
+        return bool(scale(values, logs, self._is_log, self._mean, self._std, self._places, floats))
+
+
+def scaled(
+    values: np.ndarray,
+    logs: np.ndarray,
+    is_log: np.ndarray,
+    mean: np.ndarray,
+    std: np.ndarray,
+    places: np.ndarray,
+    floats: np.ndarray,
+) -> bool:
+    """As ``contracts.kernels.scale_dense``, in NumPy."""
+    given = ~np.isnan(values)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = ((np.where(is_log, np.copysign(logs, values), values) - mean) / std).astype(np.float32)
+    floats[places[given]] = found[given]
+    return bool(np.isfinite(found[given]).all())
 
 
 def signed_log1p(raw: np.ndarray) -> np.ndarray:

@@ -47,8 +47,8 @@ class RowEncoder:
         absent = encoder.encode({}, num_rows=1, event_time=np.zeros(1, np.int64), absent="missing").encoded
         self._ids, self._floats = absent.ids[0], absent.floats[0]
         dense = [part for part in encoder.encoders if isinstance(part, DenseEncoder)]
-        self._dense = DenseRow([encoder.features[part.name] for part in dense])
-        self._dense_places = np.array([part.position for part in dense], np.intp)
+        places = np.array([part.position for part in dense], np.int64)
+        self._dense = DenseRow([encoder.features[part.name] for part in dense], places)
         self._no_dense = [math.nan] * len(dense)
         edges = Edges()
         self._writers = {part.name: writer_of(part, dense, edges) for part in encoder.encoders}
@@ -88,17 +88,8 @@ class RowEncoder:
     def _write_dense(self, row: RowInWork) -> None:
         if not row.dense:
             return
-        raw = np.array(row.dense, np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):
-            values = self._dense(raw).astype(np.float32)
-        finite = np.isfinite(values)
-        if finite.all():
-            row.floats[self._dense_places] = values
-            return
-        given = ~np.isnan(raw)
-        if not finite[given].all():
+        if not self._dense.write(np.array(row.dense, np.float64), row.floats):
             raise IrregularError
-        row.floats[self._dense_places[given]] = values[given]
 
     def _plain(self, query: Mapping[str, Any], event_time_us: int, prefix: str) -> EncodedRow:
         batch, _ = encode_row(self._encoder, query, event_time_us=event_time_us, prefix=prefix)

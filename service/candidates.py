@@ -19,7 +19,11 @@ from service.releases import LoadedRelease
 from service.settings import Settings
 from service.wire import CandidateColumns
 
-_KEPT, _INACTIVE = int(Reason.KEPT), int(Reason.INACTIVE)  # NumPy takes long over a member of an enumeration
+_KEPT, _UNKNOWN, _INACTIVE = (
+    int(Reason.KEPT),
+    int(Reason.UNKNOWN),
+    int(Reason.INACTIVE),
+)  # NumPy takes long over a member of an enumeration
 
 
 def resolve(
@@ -42,9 +46,14 @@ def resolve(
         RequestError: An objective that the release does not know; or a policy refuses a duplicate or a bid.
     """
     reasons = np.zeros(len(columns.ids), np.int8)
-    owners, rows = _find(columns, releases)
+    rows = releases[0].live.lookup(columns.ids, columns.keys)
     if may_repeat(columns.keys):
         _mark_duplicates(columns.ids, reasons, settings)
+    if len(releases) == 1 and not excluded_advertisers:
+        settled = _settle(columns, rows, reasons, releases[0], bool(others), settings)
+        if settled is not None:
+            return settled
+    owners = _owners(columns, releases, rows)
     _mark_unknown(columns, owners, reasons, releases, others, settings)
     bids = np.full(len(columns.ids), np.nan) if columns.bids is None else columns.bids.copy()
     invalid = [
@@ -97,16 +106,39 @@ def _mark_duplicates(ids: Sequence[str], reasons: np.ndarray, settings: Settings
         seen.add(ad_id)
 
 
-def _find(columns: CandidateColumns, releases: Sequence[LoadedRelease]) -> tuple[np.ndarray, np.ndarray]:
-    """The release that holds each id, int16 [C], -1 for none, and its row there, int32 [C]."""
-    rows = releases[0].live.lookup(columns.ids, columns.keys)
+def _settle(
+    columns: CandidateColumns,
+    rows: np.ndarray,
+    reasons: np.ndarray,
+    loaded: LoadedRelease,
+    has_others: bool,
+    settings: Settings,
+) -> Resolved | None:
+    """The only pool, in one pass; None where some candidate has to be looked at: as the functions below do it."""
+    kernels, count = compiled.kernels(), len(rows)
+    if kernels is None:
+        return None
+    unknown = -1 if has_others else _KEPT if settings.unknown_ads == "score" else _UNKNOWN
+    states, stopped = loaded.live.states(servable=settings.inactive_ads == "drop")
+    bids = np.full(count, np.nan) if columns.bids is None else columns.bids
+    marked = reasons.copy()
+    room = np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count), np.empty(count, np.int64)
+    given = rows, marked, _KEPT, unknown, _INACTIVE, states, stopped, loaded.live.all_bids, bids
+    found = kernels.settle(*given, loaded.live.all_objectives, loaded.index_objectives, *room)
+    if found < 0:
+        return None
+    return Resolved(pools=[_pool_of(columns, loaded, found, *room)], reasons=marked)
+
+
+def _owners(columns: CandidateColumns, releases: Sequence[LoadedRelease], rows: np.ndarray) -> np.ndarray:
+    """The release that holds each id, int16 [C], -1 for none; ``rows`` of the first one become those of the owner."""
     owners = (rows >> 31).astype(np.int16)  # the sign: 0, or -1 where it is unknown
     for owner, loaded in enumerate(releases[1:], 1):
         open_places = np.flatnonzero(owners < 0)
         found = _lookup(columns, open_places, loaded)
         places = open_places[found >= 0]
         owners[places], rows[places] = owner, found[found >= 0]
-    return owners, rows
+    return owners
 
 
 def _lookup(columns: CandidateColumns, places: np.ndarray, loaded: LoadedRelease) -> np.ndarray:
@@ -206,9 +238,22 @@ def _pool(
     collect = collected if kernels is None else kernels.collect
     given = owner, owners, reasons, _KEPT, rows, bids
     count = collect(*given, loaded.live.all_objectives, loaded.index_objectives, *room)
-    places, kept_rows, kept_bids, codes = (column[:count] for column in room)
+    return _pool_of(columns, loaded, count, *room)
+
+
+def _pool_of(
+    columns: CandidateColumns,
+    loaded: LoadedRelease,
+    count: int,
+    places: np.ndarray,
+    rows: np.ndarray,
+    bids: np.ndarray,
+    codes: np.ndarray,
+) -> Pool:
+    """The pool that the first ``count`` of these columns make."""
+    places, codes = places[:count], codes[:count]
     objectives = codes if columns.objectives is None else _objectives(columns.objectives, loaded, places, codes)
-    return Pool(positions=places, rows=kept_rows, bids=kept_bids, objectives=objectives)
+    return Pool(positions=places, rows=rows[:count], bids=bids[:count], objectives=objectives)
 
 
 def collected(

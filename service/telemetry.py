@@ -151,7 +151,8 @@ class Telemetry:
             seconds.observe(getattr(response.timing_ms, stage) / 1000)
         self.candidates.observe(outcome.num_candidates)
         self._observe_faults(outcome)
-        self.unknown_features.inc(len(outcome.notes.unknown))
+        if outcome.notes.unknown:
+            self.unknown_features.inc(len(outcome.notes.unknown))
         for name in outcome.notes.missing():
             self.missing_features.labels(name).inc()
 

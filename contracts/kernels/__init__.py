@@ -10,9 +10,9 @@ rows of a table, P rows that are asked, C candidates, H heads, D width of a head
 """
 
 from contracts.kernels.bodies import NO_ROOM, join_texts, read_candidates
-from contracts.kernels.candidates import collect, sift
+from contracts.kernels.candidates import collect, settle, sift
 from contracts.kernels.ids import find_rows
-from contracts.kernels.rows import age_fields, choose_heads, pool_rows, score_half
+from contracts.kernels.rows import age_fields, choose_heads, pool_rows, scale_dense, score_half
 from contracts.kernels.texts import TAIL, hash_fields, head_hashes, may_repeat, split_texts
 
 __all__ = [
@@ -28,7 +28,9 @@ __all__ = [
     "may_repeat",
     "pool_rows",
     "read_candidates",
+    "scale_dense",
     "score_half",
+    "settle",
     "sift",
     "split_texts",
 ]

@@ -1,4 +1,4 @@
-"""Rows of tables and of indexes that a request names: embeddings pooled, vectors scored, ages, candidates sifted."""
+"""Rows of tables and of indexes that a request names: embeddings pooled, vectors scored, ages, dense features."""
 
 import numpy as np
 from numba import types
@@ -80,6 +80,43 @@ def pool_rows(ids: np.ndarray, matrix: np.ndarray, uses: np.ndarray, flat: np.nd
             if uses[use, 5] and count > 1:
                 for column in range(dim):
                     flat[row, place + column] /= np.float32(count)
+    return True
+
+
+_SCALED = (*(read(types.float64),) * 2, read(types.boolean), *(read(types.float64),) * 2, read(types.int64))
+
+
+@compiled(types.boolean, *_SCALED, write(types.float32))
+def scale_dense(
+    values: np.ndarray,
+    logs: np.ndarray,
+    is_log: np.ndarray,
+    mean: np.ndarray,
+    std: np.ndarray,
+    places: np.ndarray,
+    floats: np.ndarray,
+) -> bool:
+    """Scale F dense features and write them into a row of floats; one that is NaN leaves the row as it is.
+
+    Args:
+        values: As given [F].
+        logs: ``log1p(|values|)``, by NumPy, whose last bit differs from that of other libraries.
+        is_log: Whose logarithm counts, with the sign of the value.
+        mean, std: Subtracted, then divided by.
+        places: Of each in ``floats``.
+
+    Returns:
+        False where a result is no finite float32; the row is then of no use.
+    """
+    for place in range(len(values)):
+        value = values[place]
+        if np.isnan(value):
+            continue
+        kept = np.copysign(logs[place], value) if is_log[place] else value
+        found = np.float32((kept - mean[place]) / std[place])
+        if not np.isfinite(found):
+            return False
+        floats[places[place]] = found
     return True
 
 

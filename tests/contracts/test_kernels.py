@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from contracts import compiled
+from contracts import compiled, dense
 from contracts.hashing import hash_ids
 from indexing import id_keys
 from indexing.id_keys import text_keys
@@ -172,6 +172,59 @@ def test_candidates_are_sifted_and_collected_as_in_numpy(
         found.append([bool(invalid), marked, filled, kept, *(column[:kept] for column in room)])
     for ours, theirs in zip(*found, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 30), st.booleans(), st.sampled_from([-1, 0, 2]), st.booleans())
+def test_one_pass_settles_what_sifting_and_collecting_do(
+    kernels: ModuleType, seed: int, count: int, has_states: bool, unknown: int, usual: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(-1, 9, count).astype(np.int32)
+    reasons = rng.choice([0, 0, 0, 1], count).astype(np.int8)
+    states = rng.integers(0, 2, 9 if has_states else 0).astype(np.uint8)
+    own_bids = np.where(rng.random(9) < (0.0 if usual else 0.1), np.nan, 1.5).astype(np.float32)
+    bids = rng.choice([np.nan, 2.0, 0.0] if usual else [np.nan, 2.0, 0.0, -2.0, np.inf], count)
+    own_codes, codes = rng.integers(-1, 2, 9).astype(np.int8), np.array([5, 6, 7])
+
+    def room() -> tuple[np.ndarray, ...]:
+        return np.zeros(count, np.int64), np.zeros(count, np.int32), np.zeros(count), np.zeros(count, np.int64)
+
+    marked, one_by_one, filled, columns = reasons.copy(), reasons.copy(), bids.copy(), room()
+    found = kernels.settle(rows, marked, 0, unknown, 4, states, 1, own_bids, bids, own_codes, codes, *columns)
+    if (unknown < 0 or unknown == 0) and ((reasons == 0) & (rows < 0) & ((unknown < 0) | np.isnan(bids))).any():
+        assert found == -1
+        return
+    one_by_one[(reasons == 0) & (rows < 0)] = unknown
+    owners = np.zeros(count, np.int16)
+    invalid = candidates.sifted(0, owners, rows, one_by_one, 0, 4, states, 1, own_bids, filled)
+    if invalid or np.isnan(filled[one_by_one == 0]).any():
+        assert found == -1
+        return
+    expected = room()
+    assert found == candidates.collected(0, owners, one_by_one, 0, rows, filled, own_codes, codes, *expected)
+    np.testing.assert_array_equal(marked, one_by_one)
+    for ours, theirs in zip(columns, expected, strict=True):
+        np.testing.assert_array_equal(ours[:found], theirs[:found])
+
+
+DENSE = st.one_of(st.floats(), st.floats(-1e6, 1e6))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(DENSE, st.booleans(), st.floats(-5, 5), st.sampled_from([1e-30, 0.5, 3.0])), max_size=9))
+def test_dense_features_are_scaled_as_in_numpy(kernels: ModuleType, given_features: list) -> None:
+    values, is_log, mean, std = (
+        (np.array(column) for column in zip(*given_features, strict=True)) if given_features else (*(np.zeros(0),) * 4,)
+    )
+    logs, places = np.log1p(np.abs(values)), np.arange(len(values))[::-1].copy()
+    found = []
+    for scale in (kernels.scale_dense, dense.scaled):
+        floats = np.full(len(values), -7.0, np.float32)
+        found.append((bool(scale(values, logs, is_log.astype(bool), mean, std, places, floats)), floats))
+    assert found[0][0] == found[1][0]
+    if found[0][0]:
+        np.testing.assert_array_equal(found[0][1], found[1][1])
 
 
 def test_kernels_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
