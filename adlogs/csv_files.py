@@ -3,6 +3,7 @@
 import csv
 import io
 import itertools
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,8 @@ import pyarrow.csv as arrow_csv
 
 from contracts.config_errors import one_of, show, suggestion
 from contracts.errors import LogError
+
+SEPARATORS = (",", ";", "\t", "|")
 
 BLOCK_BYTES = 4 << 20
 """Text that is read at once; a row is shorter."""
@@ -141,6 +144,15 @@ def require_names(path: Path, separator: str) -> None:
         )
 
 
+def _other_separator(path: Path, name: str, header: Sequence[str], separator: str) -> str | None:
+    """What to do where the names stand in the line, but parted by something else than was said."""
+    if len(header) == 1:
+        for other in SEPARATORS:
+            if other != separator and name in header[0].split(other):
+                return f"say in the mapping what parts the fields of {path.name}: separator: {json.dumps(other)}"
+    return None
+
+
 def read_batches(path: Path, columns: Sequence[str] | None, format_: CsvFormat) -> Iterator[CsvBatch]:
     """Stream some columns of a file, or all of them, as text.
 
@@ -151,7 +163,8 @@ def read_batches(path: Path, columns: Sequence[str] | None, format_: CsvFormat) 
     require_names(path, format_.separator)
     for name in columns or ():
         if name not in header:
-            raise LogError(f"{path}, line 1: no column {name!r}, expected it{suggestion(name, header)}; found {header}")
+            message = f"{path}, line 1: no column {name!r}, expected it{suggestion(name, header)}; found {header}"
+            raise LogError(message, next_step=_other_separator(path, name, header, format_.separator))
     wanted = list(header if columns is None else columns)
     start = 0
     with pa.input_stream(str(path), compression="detect") as source:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from adlogs.csv_files import CsvFormat, csv_files_in, header_of, read_batches
+from adlogs.csv_files import SEPARATORS, CsvFormat, csv_files_in, header_of, read_batches
 from adlogs.csv_guess import NULL_WORDS, Guess, guess_column, null_words
 from adlogs.csv_values import BadValueError, read_values
 from adlogs.evidence import codes_of
@@ -23,7 +23,6 @@ SAMPLE_ROWS = 100_000
 """Rows of a file that are looked at, from its beginning."""
 
 GUESSED_ROWS = 20_000
-SEPARATORS = (",", ";", "\t", "|")
 _MIN_KEYS = 2
 _SHOWN = 5
 

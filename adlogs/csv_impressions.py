@@ -47,6 +47,7 @@ def convert_impressions(directory: Path, mapping: CsvMapping, out: Path, spill: 
         days.add(batch)
     if not days.rows:
         raise LogError(f"{table.files[0]}: holds no row below its header, expected impressions")
+    findings.note_gaps(days.rows)
     _Days(directory, mapping, LogWriter(out), findings, dict(days.rows)).write(days)
 
 

@@ -1,7 +1,10 @@
 """What a conversion of CSV files found: counts, and warnings that are worth a look."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date, timedelta
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,8 @@ import pyarrow.compute as pc
 from adlogs.csv_days import Requests
 from adlogs.csv_tables import CsvTable
 
+_GAP_DAYS = 365
+
 
 @dataclass
 class Findings:
@@ -19,6 +24,7 @@ class Findings:
     Args:
         counts: Rows by dataset.
         impressions: Rows of the table of impressions.
+        apart: A day of impressions, how many it has, and the days until the next one that has any.
         repeated: Impressions of an ad that came again in its request, and were left out.
         sampled: Pairs drawn as eligible.
         without_bid: Those of them that have no bid, where the others have one.
@@ -33,6 +39,7 @@ class Findings:
 
     counts: dict[str, int] = field(default_factory=dict)
     impressions: int = 0
+    apart: list[tuple[date, int, int]] = field(default_factory=list)
     repeated: int = 0
     sampled: int = 0
     without_bid: int = 0
@@ -48,6 +55,13 @@ class Findings:
         """Note the columns that are not converted."""
         if names := table.left_out():
             self.left_out[table.files[0].name] = names
+
+    def note_gaps(self, rows: Mapping[int, int]) -> None:
+        """Note gaps of a year, which a wrong time makes: ``rows`` counts impressions by day since 1970."""
+        days = sorted(rows)
+        for day, later in pairwise(days):
+            if later - day > _GAP_DAYS:
+                self.apart.append((date(1970, 1, 1) + timedelta(day), rows[day], later - day))
 
     def note_mixed(self, rows: pa.Table, requests: Requests, columns: list[str]) -> None:
         """Note columns of the request that differ among its impressions; the first one's value is kept."""
@@ -86,6 +100,8 @@ class Findings:
         for name, count in self.matched.items():
             if count < requests:
                 found.append(f"{name}: has no row for {requests - count:,} of {requests:,} requests")
+        for day, count, gap in self.apart:
+            found.append(f"{day}, with {count:,} impressions, lies {gap:,} days before the next; is a time wrong?")
         if self.repeated:
             found.append(f"{self.repeated:,} rows show an ad again in the same request and were left out")
         if self.unlisted:

@@ -76,7 +76,8 @@ def read_data(path: str | Path) -> object:
             return json.loads(text, object_pairs_hook=_unique_pairs, parse_constant=_refuse_constant)
         return yaml.load(text, Loader=_StrictLoader)
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path}: not parseable: {' '.join(str(error).split())}") from None
+        told = " ".join(str(error).split()).replace(' in "<unicode string>"', "")
+        raise ConfigError(f"{path}: not parseable: {told}") from None
 
 
 def dump_yaml(value: object, path: str | Path) -> None:

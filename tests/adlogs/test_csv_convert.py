@@ -198,6 +198,21 @@ def test_ads_that_were_shown_in_another_scenario_are_told(folder: Path, convert:
     assert told[0].startswith(f"{len(elsewhere)} ads were shown")
 
 
+@pytest.mark.parametrize(("when", "warned"), [("17630", True), ("1772323200000", False)])
+def test_a_day_that_lies_far_from_the_others_is_told(folder: Path, convert: Any, when: str, *, warned: bool) -> None:
+    write_csv(folder / "views-3.csv", HEADER, [[when, "u1", "ad-1", "feed", "red", "0", "1.5"]])
+    summary, _ = convert(folder, MAPPING.format(eligible=4))
+    told = "1970-01-01, with 1 impressions, lies 20,513 days before the next; is a time wrong?"
+    assert (told in summary["warnings"]) is warned
+    assert ("is a time wrong" in " ".join(summary["warnings"])) is warned
+
+
+def test_names_that_another_separator_parts_are_told(folder: Path, convert: Any) -> None:
+    with pytest.raises(LogError, match="no column 'when', expected it") as raised:
+        convert(folder, MAPPING.format(eligible=4).replace("version: 1", 'version: 1\nseparator: ";"'))
+    assert str(raised.value.next_step).endswith('separator: ","')
+
+
 @pytest.mark.parametrize(("side", "warned"), [("pair", True), ("ad", False)])
 def test_bids_that_only_shown_ads_have_are_told(folder: Path, convert: Any, side: str, *, warned: bool) -> None:
     """A request made of them would rank none of the others."""
