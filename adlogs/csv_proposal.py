@@ -83,13 +83,15 @@ def proposal_text(proposal: Proposal, directory: Path, out: Path, notes: dict[st
     """The YAML file, each line with its reason."""
     zone = "  # check: times name no zone" if proposal.has_naive_times else "  # of times that name no zone"
     lines = [
-        commented(f"Proposed by `adsieve convert csv {directory} --propose {out}`, from {SAMPLE_ROWS:,} rows a file."),
+        commented(
+            f"Proposed by `adsieve convert csv {directory} --propose {out}`, from at most {SAMPLE_ROWS:,} rows a file."
+        ),
         "# Each line: column of the CSV file: what it becomes in the log. Mend what a comment asks to check, then run",
         commented(f"`adsieve convert csv {directory} --mapping {out} --out logs`. What is commented out is left out."),
         "version: 1",
         f"null_values: {flow(proposal.null_values)}  # texts that mean no value",
         f"time_zone: UTC{zone}",
-        "scenario: standard  # of every request and ad: the name under which a release serves",
+        "scenario: standard  # of requests and ads without a column of this name: what a release serves",
     ]
     if proposal.all_shown:
         lines += [
