@@ -23,6 +23,11 @@ _KINDS |= {"object": "a mapping", "datetime": "a time"}
 _SIGNS = {">=": "{} or more", "<=": "at most {}", ">": "more than {}", "<": "less than {}"}
 _MAX_SHOWN = 80
 
+_SOME_KEY = "*"
+"""Of a mapping; nobody knows which."""
+UNREADABLE = object()
+"""Instead of data in which nobody can look, as it is broken elsewhere: messages then tell of no value."""
+
 Path = tuple[str | int, ...]
 
 
@@ -44,9 +49,18 @@ def fault_of(message: str, data: object, type_: Any) -> tuple[str, str]:
     if parts["key"]:
         return _dotted(path), _explain_key(value, _not_null(expected))
     if field is not None:
+        value = data if data is UNREADABLE else value
         return _explain_field(field["fault"], field["name"], path, value, _not_null(expected))
-    wanted = _describe(expected) or plain_words(parts["what"])
-    return _dotted(path), f"expected {wanted}, got {show(value)}"
+    got = "" if data is UNREADABLE else f", got {show(value)}"
+    return _dotted(path), f"{_wanted(parts['what'], expected)}{got}"
+
+
+def _wanted(what: str, expected: Any) -> str:
+    """The first half of a message: what was expected, or where msgspec tells of no type, its own words."""
+    described = _describe(expected)
+    if described is None and _EXPECTED.match(what) is None:
+        return what[:1].lower() + plain_words(what)[1:]
+    return f"expected {described or plain_words(what)}"
 
 
 def plain_words(what: str) -> str:
@@ -101,10 +115,11 @@ def _explain_field(fault: str, name: str, path: Path, value: Any, expected: Any)
     fields = {field.encode_name: field.type for field in getattr(expected, "fields", ())}
     place = _dotted((*path, name))
     if fault == "contains unknown":
-        found = show(value.get(name)) if isinstance(value, dict) else "null"
-        return place, f"unknown field with value {found}, expected {one_of(fields)}{suggestion(name, fields)}"
+        found = f" with value {show(value.get(name))}" if isinstance(value, dict) else ""
+        return place, f"unknown field{found}, expected {one_of(fields)}{suggestion(name, fields)}"
     wanted = _describe(fields.get(name)) or "a value"
-    return place, f"required field is missing, expected {wanted}, got {show(value)}"
+    got = "" if value is UNREADABLE else f", got {show(value)}"
+    return place, f"required field is missing, expected {wanted}{got}"
 
 
 def _dotted(path: Path) -> str:
@@ -125,13 +140,15 @@ def _concrete_path(pattern: str, message: str, data: object, type_: Any) -> Path
 
 def _failing_key(path: Path, message: str, data: Any, type_: Any) -> str:
     mapping = _value_at(data, path)
+    if not isinstance(mapping, dict):  # it could not be read, or the field comes again as something else
+        return _SOME_KEY
     for key, value in mapping.items():
         try:
             msgspec.convert(_replaced(data, path, {key: value}), type_)
         except (msgspec.ValidationError, ConfigError) as error:
             if str(error) == message:
                 return key
-    return "..."
+    return _SOME_KEY
 
 
 def _replaced(data: Any, path: Path, leaf: object) -> Any:

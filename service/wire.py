@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
-from contracts.config_errors import fault_of
+from contracts.config_errors import UNREADABLE, fault_of
 from contracts.errors import InputError, RequestError
 from indexing.id_keys import Keys, text_keys
 from indexing.id_texts import IdTexts
@@ -197,6 +197,6 @@ def _request_error(message: str, body: bytes | msgspec.Raw, decoder: Decoder[T],
     try:
         data: Any = (msgspec.json if media == JSON else msgspec.msgpack).decode(body)
     except (msgspec.DecodeError, RecursionError, ValueError):  # behind the fault it is broken too
-        data = None
+        data = UNREADABLE
     field, text = fault_of(message, data, decoder.type)
     return RequestError(text, field=field or "body")

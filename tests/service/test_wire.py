@@ -97,6 +97,24 @@ def test_a_key_that_is_no_text_is_named_in_a_body_that_ends_wrong(rest):
         decode_request(b"\x83\xa8scenario\xa1s\xa5query\x81\x01\x02" + rest, MSGPACK)
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (b'"query":{"a":1e999}', r"query\.\*: number out of range$"),
+        (b'"query":{"a":{"b":[1,1e999]}}', r"query\.\*\.\*\[1\]: number out of range$"),
+        (b'"query":{},"candidates":{"ids":1e999}', r"candidates\.\*: number out of range$"),
+        (b'"query":{},"candidates":[1e999]', r"candidates\[0\]: number out of range$"),
+        (b'"query":{},"limit":1e999', "limit: expected a whole number of 1 or more or null$"),
+        (b'"query":{},"no":1e999', "no: unknown field, expected one of "),
+        (b'"query":{},"limit":"a","x":\xff', "limit: expected a whole number of 1 or more or null$"),
+        (b'"query":{"a":1e999},"query":[]', r"query\.\*: number out of range$"),
+    ],
+)
+def test_a_fault_is_named_in_a_body_in_which_nobody_can_look(more, message):
+    with pytest.raises(RequestError, match=f"^{message}"):
+        decode_request(b'{"scenario":"s",' + more + b"}")
+
+
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x81", b"\x81\xa1\xff\x01"])
 def test_what_is_no_messagepack_is_not_parseable(body):
     with pytest.raises(InputError, match="not valid application/msgpack"):
