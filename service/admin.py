@@ -30,7 +30,7 @@ def admin_router(follower: Follower, settings: Settings) -> APIRouter:
     router = APIRouter(prefix="/admin")
 
     def require_admin(request: Request) -> None:
-        require_token(authorization(request.headers), settings.admin_token, setting="ADSIEVE_ADMIN_TOKEN")
+        require_token(authorization(request.headers.raw), settings.admin_token, setting="ADSIEVE_ADMIN_TOKEN")
 
     @router.post(
         "/rollback",

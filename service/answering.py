@@ -36,7 +36,7 @@ from service.request_log import RequestLog, Trace
 from service.settings import Settings
 from service.shadow import Shadows
 from service.telemetry import Telemetry
-from service.tokens import require_token
+from service.tokens import authorization, require_token
 from service.turns import Turns
 from service.wire import decode_request
 from service.workers import Workers
@@ -110,7 +110,8 @@ class Answering:
         """
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}  # the last of each name
         if self._settings.rank_token is not None:
-            require_token(headers.get(b"authorization"), self._settings.rank_token, setting="ADSIEVE_RANK_TOKEN")
+            given = authorization(scope["headers"])
+            require_token(given, self._settings.rank_token, setting="ADSIEVE_RANK_TOKEN")
         content_type = headers.get(b"content-type")
         media = media_type(content_type)
         if media is None:

@@ -26,7 +26,7 @@ def require_console(request: Request, settings: Settings) -> None:
         HttpProblem: 401.
     """
     if settings.admin_token is not None:
-        require_token(authorization(request.headers), settings.admin_token, setting=TOKEN_SETTING)
+        require_token(authorization(request.headers.raw), settings.admin_token, setting=TOKEN_SETTING)
     elif not is_local(request.client.host if request.client else "", request.headers):
         detail = f"without {TOKEN_SETTING} the console answers on the service's own machine alone; set it, and sign in"
         raise HttpProblem(401, "token", detail, headers={"WWW-Authenticate": "Bearer"})

@@ -20,7 +20,7 @@ from service.problems import HttpProblem, respond_to
 from service.request_log import RequestLog, Trace
 from service.settings import Settings
 from service.telemetry import Telemetry
-from service.tokens import require_token
+from service.tokens import authorization, require_token
 from service.workers import Workers
 
 
@@ -62,7 +62,8 @@ class HeavyRoute:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         trace.request_id = request_id_of(headers.get(REQUEST_ID_HEADER))
         if self._settings.heavy_token is not None:
-            require_token(headers.get(b"authorization"), self._settings.heavy_token, setting="ADSIEVE_HEAVY_TOKEN")
+            given = authorization(scope["headers"])
+            require_token(given, self._settings.heavy_token, setting="ADSIEVE_HEAVY_TOKEN")
         settings = self._settings
         body = await read_body(
             headers.get(b"content-length"), receive, settings.max_body_bytes, timeout_s=settings.body_timeout_s

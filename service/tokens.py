@@ -1,23 +1,26 @@
 """Bearer tokens, compared in constant time."""
 
 import hmac
+from collections.abc import Iterable
 
 from pydantic import SecretStr
-from starlette.datastructures import Headers
 
 from service.problems import HttpProblem
 
 
-def authorization(headers: Headers) -> str | None:
+def authorization(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """The one ``Authorization`` header of a request; None where there are two, of which a proxy may have seen another.
 
+    Args:
+        headers: Names and values, as of an ASGI scope.
+
     Example:
-        >>> authorization(Headers({"Authorization": "Bearer secret"}))
+        >>> authorization([(b"host", b"adsieve"), (b"authorization", b"Bearer secret")])
         'Bearer secret'
-        >>> authorization(Headers(raw=[(b"authorization", b"Bearer secret"), (b"authorization", b"Bearer x")]))
+        >>> authorization([(b"authorization", b"Bearer secret"), (b"authorization", b"Bearer x")])
     """
-    given = headers.getlist("authorization")
-    return given[0] if len(given) == 1 else None
+    given = [value for name, value in headers if name == b"authorization"]
+    return given[0].decode("latin-1") if len(given) == 1 else None
 
 
 def require_token(authorization: str | None, token: SecretStr | None, *, setting: str) -> None:

@@ -76,6 +76,11 @@ def test_ranking_asks_for_its_own_token_and_the_document_says_so(settings, body)
         assert client.post("/rank/batch", json={"requests": [body]}).status_code == 401
         assert client.post("/rank/batch", json={"requests": [body]}, headers=right).status_code == 200
         assert client.post("/admin/reload", headers=right).status_code == 401
+        for others in ("Bearer x", "Bearer räng"):
+            for twice in ((others, "Bearer räng"), ("Bearer räng", others)):
+                several = [("Authorization", one.encode()) for one in twice]
+                assert client.post("/rank", json=body, headers=several).status_code == 401
+                assert client.post("/rank/batch", json={"requests": [body]}, headers=several).status_code == 401
         document = client.get("/openapi.json").json()
         for path in ("/rank", "/rank/batch"):
             assert document["paths"][path]["post"]["security"] == [{"rank_token": []}]

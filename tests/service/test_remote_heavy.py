@@ -1,11 +1,12 @@
 """The heavy stage on another host: the same answers, and the light order with the reason when that host fails."""
 
+import http.client
 import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import msgspec
 import numpy as np
@@ -274,6 +275,14 @@ def test_the_host_refuses_what_it_should(heavy_host, call):
     assert post(heavy_host, good).status == 200
     assert post(heavy_host, good, token=None).status == 401
     assert post(heavy_host, good, token="wrong").status == 401
+    for twice in (("wrong", "päss"), ("päss", "wrong"), ("päss", "päss")):
+        with closing(http.client.HTTPConnection(urllib3.util.parse_url(heavy_host).netloc)) as connection:
+            connection.putrequest("POST", "/heavy")
+            for token in twice:
+                connection.putheader("Authorization", f"Bearer {token}".encode())
+            connection.putheader("Content-Length", str(len(good)))
+            connection.endheaders(good)
+            assert connection.getresponse().status == 401
     assert post(heavy_host, b"\xc1").status == 400
     assert post(heavy_host, changed(call, more=1)).status == 422
     unknown = post(heavy_host, changed(call, version="other"))
