@@ -60,7 +60,9 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.id_lookup --check
 	$(BIN)/python -m benchmarks.publish --check
 	$(BIN)/python -m benchmarks.retrieval_recall --check
+	$(BIN)/python -m benchmarks.updates --check
 	$(BIN)/python -m benchmarks.feedback --check
+	$(BIN)/python -m benchmarks.serving_client --check
 	$(BIN)/python -m benchmarks.overload --check
 	$(BIN)/python -m benchmarks.soak --check
 	$(BIN)/python -m benchmarks.serving --check --pip-args="$(PIP_ARGS)"
