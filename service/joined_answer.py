@@ -27,19 +27,23 @@ class JoinedAnswer:
     def write(self, data: bytes) -> None:
         """Keep what is the head, and send it with the next piece."""
         if self._is_sent or data.startswith(_CONTINUE):
-            self._transport.write(data)
+            self._send(data)
         elif self._head is None:
             self._head = data
         else:
             self._is_sent = True
-            self._transport.write(self._head + data)
+            self._send(self._head + data)
 
     def close(self) -> None:
         """Send what was kept, and close the connection once it has gone."""
         if self._head is not None and not self._is_sent:
-            self._transport.write(self._head)
+            self._send(self._head)
         self._transport.close()
 
     def is_closing(self) -> bool:
         """Whether the connection is closed or about to be."""
         return self._transport.is_closing()
+
+    def _send(self, data: bytes) -> None:
+        if not self._transport.is_closing():  # else uvloop raises until the protocol is told that the caller left
+            self._transport.write(data)

@@ -52,6 +52,19 @@ def test_a_connection_that_ends_after_the_head_sends_it():
     assert unused.is_closing()
 
 
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_nothing_is_written_once_the_caller_left(written):
+    """uvloop would raise: it closes a connection that broke before it tells the protocol so."""
+    transport = Transport()
+    joined = JoinedAnswer(transport)
+    for piece in range(4):
+        if piece == written:
+            transport.closed = True
+        joined.write(b"piece")
+    joined.close()
+    assert transport.written == [b"piecepiece"] * (written == 2)
+
+
 async def app(scope, receive, send):
     """Answers by the path: an empty body, pieces, an error after the head; else the body that it got."""
     body, more = b"", True
