@@ -60,12 +60,14 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.id_lookup --check
 	$(BIN)/python -m benchmarks.publish --check
 	$(BIN)/python -m benchmarks.retrieval_recall --check
-	$(BIN)/python -m benchmarks.updates --check
 	$(BIN)/python -m benchmarks.feedback --check
 	$(BIN)/python -m benchmarks.serving_client --check
 	$(BIN)/python -m benchmarks.overload --check
 	$(BIN)/python -m benchmarks.soak --check
 	$(BIN)/python -m benchmarks.serving --check --pip-args="$(PIP_ARGS)"
+	@if [ -d out/demo/heavy ]; then \
+	    $(BIN)/python -m benchmarks.updates --check --two-tower out/demo/shopping/bundle --heavy out/demo/heavy --ads out/demo/log/ads; \
+	else echo "benchmarks.updates: skipped, make demo has not run"; fi
 ifdef ADSIEVE_KUAIRAND
 	$(BIN)/python -m benchmarks.real_log "$(ADSIEVE_KUAIRAND)" --check
 	$(BIN)/python -m benchmarks.heavy_real_log "$(ADSIEVE_KUAIRAND)" --check
