@@ -20,6 +20,7 @@ from service.light import Scored
 from service.releases import LoadedRelease
 from service.request_inputs import EPOCH, MICROSECOND
 from service.routing import AUTO
+from service.wire import CandidateColumns
 
 _STAGE_NAMES = pa.array(STAGES)
 _LARGEST_BID = np.finfo(np.float32).max
@@ -113,10 +114,10 @@ def _check_unread(served: Served, loaded: LoadedRelease) -> None:
     """Let the heavy ranker's encoders read what its training will, where no heavy stage did."""
     if loaded.heavy is None:
         return
-    encoders, request = loaded.heavy.encoders, served.request
-    encode_request(encoders.query_encoder, request.query, event_time_us=served.event_time_us)
-    if encoders.pair_encoder is not None and isinstance(request.candidates, dict):
-        encode_pairs(encoders.pair_encoder, request.candidates, len(request.candidates["ids"]))
+    encoders, columns = loaded.heavy.encoders, served.result.inputs.columns
+    encode_request(encoders.query_encoder, served.request.query, event_time_us=served.event_time_us)
+    if encoders.pair_encoder is not None and columns is not None and columns.pair:
+        encode_pairs(encoders.pair_encoder, columns.pair, len(columns.ids))
 
 
 def _logged(served: Served, owner: int, known: np.ndarray, features: ServedFeatures) -> LoggedRequest:
@@ -138,7 +139,7 @@ def _logged(served: Served, owner: int, known: np.ndarray, features: ServedFeatu
         bid=np.minimum(pool.bids[known], _LARGEST_BID),
         propensity=propensity,
         objective=pa.array(loaded.objectives.names).take(pa.array(pool.objectives[known])),
-        pair=_pair(request, features, pool.positions[known]),
+        pair=_pair(served.result.inputs.columns, features, pool.positions[known]),
         light={task: part.logits[known, head] for head, task in enumerate(loaded.tasks)},
         teacher=teacher,
         teacher_version=_teacher_versions(loaded, teacher, len(known)),
@@ -180,11 +181,10 @@ def _ad_ids(result: Result, part: Scored, known: np.ndarray) -> pa.Array:
     return pa.array(texts_at(result.ids, part.pool.positions[known]), pa.string())
 
 
-def _pair(request: RankRequest, features: ServedFeatures, positions: np.ndarray) -> dict[str, pa.Array]:
-    encoder, given = features.pair_encoder, request.candidates
-    if encoder is None or not isinstance(given, dict):
+def _pair(columns: CandidateColumns | None, features: ServedFeatures, positions: np.ndarray) -> dict[str, pa.Array]:
+    if columns is None or features.pair_encoder is None:
         return {}
-    arrays = pair_columns(encoder, given, len(given["ids"]))
+    arrays = pair_columns(features.pair_encoder, columns.pair, len(columns.ids))
     return {name: array.take(pa.array(positions)) for name, array in arrays.items()}
 
 

@@ -74,8 +74,10 @@ def logged(settings, artifacts, example_query, tmp_path_factory):
     bodies, answers = [make_body(example_query, number) for number in range(NUM_REQUESTS)], []
     with TestClient(create_app(with_log)) as client:
         wait_until_ready(client)
-        for body in bodies:
-            answers.append(client.post("/rank", json=body).raise_for_status().json())
+        for number, body in enumerate(bodies):
+            content = msgspec.json.encode(body) + b" " * (2_048 * (number % 2))  # candidates are cut out of long bodies
+            asked = client.post("/rank", content=content, headers={"Content-Type": "application/json"})
+            answers.append(asked.raise_for_status().json())
     metrics = client.app
     os.symlink(artifacts / "ads", root / "ads")
     return SimpleNamespace(root=root, paths=LogPaths.under(root), bodies=bodies, answers=answers, app=metrics)
