@@ -24,6 +24,8 @@ _MIN_BYTES = 2_048
 """Of what follows the field's name; what is shorter is decoded faster than cut out."""
 _BYTES_OF_ID = 8, 3
 """With quotes and comma: as are usual, then of those that take most room."""
+_MAX_IDS = 1 << 17
+"""Longer lists are left to the decoder, after which most are refused: their heads would cost several times as much."""
 _MAX_COLUMNS = 64
 _TEXTS, _NUMBERS = 1, 2
 
@@ -73,11 +75,11 @@ def _found(body: bytes, field: int, kernels: ModuleType) -> _Found | None:
     """The candidates behind the field's name, which stands at ``field``."""
     data, after, end = np.frombuffer(body + kernels.TAIL, np.uint8), field + len(_FIELD), -1
     for bytes_of_id in _BYTES_OF_ID:
-        room = (len(body) - after) // bytes_of_id + 1
+        room = min((len(body) - after) // bytes_of_id + 1, _MAX_IDS)
         starts, lengths, heads = np.empty(room, np.int64), np.empty(room, np.int64), np.empty((room, 2), np.uint64)
         bids, columns, noted = np.empty(room), np.empty((_MAX_COLUMNS, 5), np.int64), np.empty(5, np.int64)
         end = kernels.read_candidates(data, after, starts, lengths, heads, bids, columns, noted)
-        if end != kernels.NO_ROOM:
+        if end != kernels.NO_ROOM or room == _MAX_IDS:
             break
     if end < 0:
         return None

@@ -201,6 +201,15 @@ def test_short_ids_get_room() -> None:
     assert check(BEGIN + b'"candidates":{"bids":[' + b",".join([b"1"] * 800) + b'],"ids":[' + ids + b"]}}")
 
 
+@pytest.mark.parametrize("ids", [b'""', b'"ad-1234567"'])
+def test_a_list_beyond_all_limits_is_left_to_the_decoder(monkeypatch: pytest.MonkeyPatch, ids: bytes) -> None:
+    monkeypatch.setattr(body_candidates, "_MAX_IDS", 50)
+    for count, is_cut in ((50, True), (51, False), (500, False)):
+        listed = b"[" + b",".join([ids] * count) + b"]"
+        assert check(BEGIN + b'"candidates":' + listed + b"}") == is_cut
+        assert check(BEGIN + b'"candidates":{"ids":' + listed + b',"bids":[1]}}') == is_cut
+
+
 def test_without_kernels_all_of_the_body_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "_loaded", None)
     assert not check_without(BEGIN + b'"candidates":["a"]}')
