@@ -1,6 +1,11 @@
-"""Tries, when a release is loaded, whether its models are to serve waiting requests together."""
+"""Tries, when a release is loaded, whether its models are to serve waiting requests together.
+
+What was found of a model holds for the next one of its shape on the same engine: a trial beside requests tells little,
+and a wrong one costs a service half of what it can do until the next release.
+"""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,10 +24,21 @@ LEAST_GAIN = 1.05
 TOGETHER, SECONDS = 4, 0.2
 
 
-def with_trials(loaded: LoadedRelease, settings: Settings, towers: BatchedTowers | None) -> LoadedRelease:
-    """The release with what was found about its query tower and its heavy ranker."""
-    batches = towers is not None and towers.pays(loaded.tower)
-    heavy = None if loaded.heavy is None else with_trial(loaded.heavy, settings)
+def with_trials(
+    loaded: LoadedRelease, settings: Settings, towers: BatchedTowers | None, serving: Sequence[LoadedRelease] = ()
+) -> LoadedRelease:
+    """The release with what was found about its query tower and its heavy ranker.
+
+    Args:
+        serving: Of which it may be known already.
+    """
+    alike = [one for one in serving if (one.tower_shape, one.tower.engine) == (loaded.tower_shape, loaded.tower.engine)]
+    if alike and towers is not None:
+        batches = alike[0].batches_queries
+    else:
+        batches = towers is not None and towers.pays(loaded.tower)
+    heavies = [one.heavy for one in serving if one.heavy is not None]
+    heavy = None if loaded.heavy is None else with_trial(loaded.heavy, settings, heavies)
     log.info(
         "release %s: requests share calls of the query tower: %s, of the heavy ranker: %s",
         loaded.release.release_id,
@@ -32,12 +48,19 @@ def with_trials(loaded: LoadedRelease, settings: Settings, towers: BatchedTowers
     return replace(loaded, batches_queries=batches, heavy=heavy)
 
 
-def with_trial(heavy: LoadedHeavy, settings: Settings) -> LoadedHeavy:
-    """The heavy ranker with whether requests share its calls; as it is where that is known, or another host runs it."""
+def with_trial(heavy: LoadedHeavy, settings: Settings, serving: Sequence[LoadedHeavy] = ()) -> LoadedHeavy:
+    """The heavy ranker with whether requests share its calls; as it is where that is known, or another host runs it.
+
+    Args:
+        serving: Of which it may be known already.
+    """
     if heavy.batches is not None or heavy.serving is None:
         return heavy
     if settings.heavy_batch < 2 or settings.heavy_batching != "auto":
         return replace(heavy, batches=settings.heavy_batching != "off" and settings.heavy_batch > 1)
+    for other in serving:
+        if other.batches is not None and (other.shape, other.engine) == (heavy.shape, heavy.engine):
+            return replace(heavy, batches=other.batches)
     size = min(TOGETHER, settings.heavy_batch)
     return replace(heavy, batches=heavy_gain(heavy, settings.survivors, size) >= LEAST_GAIN)
 

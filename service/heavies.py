@@ -8,6 +8,7 @@ from contracts.bundle import PARITY_FILE, Bundle
 from contracts.encoding import Encoded, Encoder
 from contracts.schema import FeatureSchema
 from engines.gpu import Gpu
+from engines.memory import EngineMemory
 from engines.names import EXACT_ENGINE
 from engines.protocol import EngineNotNowError
 from heavy_ranker.encoders import HeavyEncoders
@@ -25,7 +26,8 @@ class LoadedHeavy:
     """A heavy ranker, shared by the releases that name its version.
 
     ``serving`` is None where another host runs it; ``no_pair`` is one row of missing pair features. ``batches``
-    tells whether requests share its calls, None where that was not tried.
+    tells whether requests share its calls, None where that was not tried; ``shape`` names what is as fast on its
+    engine.
     """
 
     version: str
@@ -34,6 +36,7 @@ class LoadedHeavy:
     serving: HeavyServing | None
     no_pair: Encoded | None
     batches: bool | None = None
+    shape: str = ""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -60,7 +63,8 @@ def load_heavy(
     Raises:
         ArtifactError: The engine does not reproduce the trained model.
     """
-    serving = None if engine == REMOTE else _serving(bundle, threads, engine, survivors, gpu)
+    memory = engine_memory("heavy ranker", bundle, threads, list(survivors))
+    serving = None if engine == REMOTE else _serving(bundle, threads, engine, survivors, gpu, memory)
     encoders = HeavyEncoders(bundle.schema) if serving is None else serving
     return LoadedHeavy(
         version=bundle.manifest.version,
@@ -68,6 +72,7 @@ def load_heavy(
         encoders=encoders,
         serving=serving,
         no_pair=missing_row(encoders.pair_encoder) if encoders.pair_encoder else None,
+        shape=memory.path.stem,
     )
 
 
@@ -76,9 +81,10 @@ def missing_row(encoder: Encoder) -> Encoded:
     return encoder.encode({}, num_rows=1, event_time=None, absent="missing").encoded
 
 
-def _serving(bundle: Bundle, threads: int, engine: str, survivors: Sequence[int], gpu: Gpu | None) -> HeavyServing:
+def _serving(
+    bundle: Bundle, threads: int, engine: str, survivors: Sequence[int], gpu: Gpu | None, memory: EngineMemory
+) -> HeavyServing:
     try:
-        memory = engine_memory("heavy ranker", bundle, threads, list(survivors))
         serving = HeavyServing.load(bundle, threads=threads, engine=engine, prepared=survivors, gpu=gpu, memory=memory)
     except EngineNotNowError as error:
         log.warning("heavy ranker %s runs on %s meanwhile: %s", bundle.manifest.version, EXACT_ENGINE, error)

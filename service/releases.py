@@ -70,7 +70,7 @@ class LoadedRelease:
     effect. ``known_features`` are dotted names that any of its models reads from a request, such as
     ``query.watch.time``; ``device`` scores pools where the vectors lie on a GPU; ``opened_at`` is Unix time,
     ``opened_on`` the same moment on the monotonic clock. ``batches_queries`` tells whether requests share calls of the
-    query tower.
+    query tower, ``tower_shape`` names what is as fast on its engine.
     """
 
     release: Release
@@ -87,6 +87,7 @@ class LoadedRelease:
     warm_up_requests: tuple[bytes, ...]
     device: "DeviceLight | None" = None
     batches_queries: bool = False
+    tower_shape: str = ""
     opened_at: float = field(default_factory=time.time)
     opened_on: float = field(default_factory=time.monotonic)
 
@@ -187,8 +188,8 @@ def load_release(
     _check_versions(release, bundle, heavy_bundle, index)
     tower = TwoTowerServing.load(bundle, threads=engine_threads)
     tower.check_parity(bundle.tensors(PARITY_FILE), source=str(bundle.path))
+    memory = engine_memory("query tower", bundle, engine_threads)
     try:
-        memory = engine_memory("query tower", bundle, engine_threads)
         tower.choose_query_engine(bundle, query_engine, threads=engine_threads, gpu=gpu, memory=memory)
     except EngineNotNowError as error:
         log.warning("query tower %s runs on %s meanwhile: %s", release.two_tower, tower.engine, error)
@@ -210,6 +211,7 @@ def load_release(
         retriever=Retriever(live, objectives, index_objectives),
         known_features=_known_features(bundle.schema) | (_known_features(heavy.schema) if heavy else frozenset()),
         warm_up_requests=_saved_requests(bundle),
+        tower_shape=memory.path.stem,
     )
 
 

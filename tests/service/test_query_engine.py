@@ -2,7 +2,6 @@
 
 import itertools
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -75,8 +74,8 @@ def test_whatever_a_later_process_measures_it_serves_with_the_engines_of_the_fir
     assert engines() == first
 
 
-def test_choices_are_kept_where_the_processes_of_a_service_can_write(tmp_path, monkeypatch):
-    bundle = SimpleNamespace(manifest=SimpleNamespace(version="v1"))
+def test_choices_are_kept_where_the_processes_of_a_service_can_write(artifacts, tmp_path, monkeypatch):
+    bundle = open_bundle(artifacts / "standard-0", kind="two_tower")
     (tmp_path / "file").touch()
     monkeypatch.setattr("service.engine_memory.cache_directory", lambda: tmp_path / "file" / "engines")
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
