@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.app import create_app
-from service.batch_trials import heavy_gain, with_trial
+from service.batch_trials import heavy_gain, with_trial, with_trials
 from service.batching import Batcher, BatchLimits, QueueFullError
 from service.deadline import Deadline, DeadlineError
 from service.heavy_runner import BatchedRunner
@@ -173,6 +173,29 @@ def test_the_heavy_ranker_takes_requests_together_only_where_it_pays(snapshot, s
         assert with_trial(heavy, auto).batches is wanted
     assert with_trial(heavy, settings.model_copy(update={"heavy_batching": "off"})).batches is False
     assert with_trial(heavy, settings.model_copy(update={"heavy_batch": 1})).batches is False
+
+
+def test_what_was_found_of_a_shape_holds_for_the_next_release_of_it(snapshot, settings, monkeypatch):
+    def no_trial(*_):
+        raise AssertionError("tried again")
+
+    auto = settings.model_copy(update={"heavy_batching": "auto", "rank_threads": 4})
+    before = snapshot.releases["standard"]
+    assert before.tower_shape and before.heavy.shape
+    monkeypatch.setattr("service.batch_trials.heavy_gain", no_trial)
+    monkeypatch.setattr(BatchedTowers, "gain", no_trial)
+    untried = dataclasses.replace(before, heavy=dataclasses.replace(before.heavy, version="v2", batches=None))
+    for batches in (True, False):
+        serving = dataclasses.replace(
+            before, batches_queries=batches, heavy=dataclasses.replace(before.heavy, batches=not batches)
+        )
+        found = with_trials(untried, auto, towers_of(auto), [serving])
+        assert (found.batches_queries, found.heavy.batches, found.heavy.version) == (batches, not batches, "v2")
+    other = dataclasses.replace(serving, tower_shape="wider", heavy=dataclasses.replace(serving.heavy, shape="deeper"))
+    with pytest.raises(AssertionError, match="tried again"):
+        with_trials(untried, auto, towers_of(auto), [other])
+    with pytest.raises(AssertionError, match="tried again"):
+        with_trials(untried, auto, towers_of(auto), [dataclasses.replace(serving, heavy=other.heavy)])
 
 
 @pytest.mark.parametrize("batches", [True, False])
