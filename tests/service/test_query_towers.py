@@ -181,7 +181,8 @@ def test_what_was_found_of_a_shape_holds_for_the_next_release_of_it(snapshot, se
 
     auto = settings.model_copy(update={"heavy_batching": "auto", "rank_threads": 4})
     before = snapshot.releases["standard"]
-    assert before.tower_shape and before.heavy.shape
+    assert before.tower_shape
+    assert before.heavy.shape
     monkeypatch.setattr("service.batch_trials.heavy_gain", no_trial)
     monkeypatch.setattr(BatchedTowers, "gain", no_trial)
     untried = dataclasses.replace(before, heavy=dataclasses.replace(before.heavy, version="v2", batches=None))
