@@ -123,7 +123,7 @@ class Batcher(Generic[T, R]):
             if len(self._queue) >= self._limits.waiting:
                 raise QueueFullError(f"{len(self._queue)} calls wait for {self._name}")
             self._queue.append((time.monotonic(), waiting))
-            self._changed.notify()
+            self._changed.notify_all()  # one thread may wait for calls of another key, and would sleep on
         return waiting.future
 
     def _work(self) -> None:
@@ -135,28 +135,25 @@ class Batcher(Generic[T, R]):
             self._answer(batch)
 
     def _next(self) -> list[_Waiting[T, R]] | None:
-        """The calls to run next, perhaps none; None once it is over and nothing waits."""
-        while not self._queue:
-            if self._stopping:
-                return None
-            self._changed.wait()
-        since, first = self._queue[0]
-        if first.joins:
-            self._let_others_join(since, first.key)
-        if not self._queue:  # another thread took it meanwhile
-            return []
-        since, first = self._queue[0]
+        """The calls to run next, at least one; None once it is over and nothing waits."""
+        while True:
+            if not self._queue:
+                if self._stopping:
+                    return None
+                self._changed.wait()
+                continue
+            since, first = self._queue[0]
+            left_s = since + self._limits.wait_s - time.monotonic()
+            if not first.joins or left_s <= 0 or self._stopping or self._is_full(first.key):
+                break
+            self._changed.wait(left_s)  # after which another may be the first
         batch = self._take(first.key)
         self._observe(len(batch), time.monotonic() - since)
         return batch
 
-    def _let_others_join(self, since: float, key: Hashable) -> None:
-        limits = self._limits
-        while limits.calls > 1 and not self._stopping:
-            left_s = since + limits.wait_s - time.monotonic()
-            if left_s <= 0 or sum(1 for _, waiting in self._queue if waiting.key == key) >= limits.calls:
-                return
-            self._changed.wait(left_s)
+    def _is_full(self, key: Hashable) -> bool:
+        most = self._limits.calls
+        return most < 2 or sum(1 for _, waiting in self._queue if waiting.key == key) >= most
 
     def _take(self, key: Hashable) -> list[_Waiting[T, R]]:
         """The oldest calls of a key that fit into one batch; at least one."""
