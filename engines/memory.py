@@ -42,7 +42,8 @@ class EngineMemory:
     """What is remembered for one model.
 
     Args:
-        about: What tells the model from others, such as its kind and its version; anything that JSON can hold.
+        about: What tells the model from others that may be faster on another engine, such as its kind and its shape;
+            anything that JSON can hold.
         threads: Threads of its calls.
         directory: Where it is kept; None is :func:`cache_directory`.
     """

@@ -27,7 +27,6 @@ _BYTES_OF_ID = 8, 3
 _MAX_IDS = 1 << 17
 """Longer lists are left to the decoder, after which most are refused: their heads would cost several times as much."""
 _MAX_COLUMNS = 64
-_TEXTS, _NUMBERS = 1, 2
 
 Column = IdTexts | np.ndarray | list[object]
 
@@ -62,7 +61,7 @@ def decode_cut(
         return None
     try:
         request = decoder.decode(b"".join((body[: found.start], _CUT, body[found.end :])))
-        candidates = found.ids if found.columns is None else _columns(body, found, found.columns)
+        candidates = found.ids if found.columns is None else _columns(body, found, found.columns, kernels)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     if request.candidates != _STAND_IN or candidates is None:
@@ -88,12 +87,16 @@ def _found(body: bytes, field: int, kernels: ModuleType) -> _Found | None:
     return _Found(start, end, ids, bids[:num_bids], None if num_columns < 0 else columns[:num_columns].tolist())
 
 
-def _columns(body: bytes, found: _Found, columns: list[list[int]]) -> dict[str, Column] | None:
+def _columns(body: bytes, found: _Found, columns: list[list[int]], kernels: ModuleType) -> dict[str, Column] | None:
     """The columns by name; None where a name comes twice."""
     named: dict[str, Column] = {}
     for kind, name, name_end, start, end in columns:
-        values: Column = found.ids if kind == _TEXTS else found.bids
-        if kind not in (_TEXTS, _NUMBERS):
+        values: Column
+        if kind == kernels.TEXTS:
+            values = found.ids
+        elif kind == kernels.NUMBERS:
+            values = found.bids
+        else:
             values = msgspec.json.decode(body[start:end])
         named[body[name:name_end].decode("ascii")] = values
     return named if len(named) == len(columns) else None

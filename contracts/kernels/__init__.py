@@ -9,7 +9,7 @@ Texts come as one UTF-8 string, each followed by NUL, with ``PADDING`` bytes mor
 rows of a table, P rows that are asked, C candidates, H heads, D width of a head's vector, F fields, U uses of a table.
 """
 
-from contracts.kernels.bodies import NO_ROOM, join_texts, read_candidates
+from contracts.kernels.bodies import NO_ROOM, NUMBERS, TEXTS, join_texts, read_candidates
 from contracts.kernels.candidates import collect, settle, sift
 from contracts.kernels.ids import find_rows
 from contracts.kernels.rows import age_fields, choose_heads, pool_rows, scale_dense, score_half
@@ -17,7 +17,9 @@ from contracts.kernels.texts import TAIL, hash_fields, head_hashes, may_repeat, 
 
 __all__ = [
     "NO_ROOM",
+    "NUMBERS",
     "TAIL",
+    "TEXTS",
     "age_fields",
     "choose_heads",
     "collect",

@@ -115,7 +115,6 @@ def _read_numbers(data, at, numbers, found):  # type: ignore[no-untyped-def]
         if byte_of(data, at) != _COMMA:
             return UNKNOWN
         at = _past_space(data, at + 1)
-    return UNKNOWN
 
 
 @njit

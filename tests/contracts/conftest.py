@@ -1,11 +1,13 @@
-"""Schemas that the tests of the contracts share: one with every kind of feature, and its fitted form."""
+"""What the tests of the contracts share: a schema with every kind of feature, its fitted form, compiled kernels."""
 
 import copy
+from types import ModuleType
 from typing import Any
 
 import msgspec
 import pytest
 
+from contracts import compiled
 from contracts.config import convert
 from contracts.schema import FeatureSchema, Fitted, Table
 
@@ -69,3 +71,13 @@ def schema() -> FeatureSchema:
     }
     tables = {**unfitted.tables, "country": Table(dim=4, vocabulary=("DE", "FR", "中国"))}
     return msgspec.structs.replace(unfitted, tables=tables, features=features)
+
+
+@pytest.fixture(scope="session")
+def kernels() -> ModuleType:
+    """Compiled ones, where Numba is there."""
+    pytest.importorskip("numba")
+    assert compiled.prepare()
+    found = compiled.kernels()
+    assert found is not None
+    return found

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from contracts import compiled
-
 pytest.importorskip("numba")
 
 NUMBERS = 2
@@ -25,14 +23,6 @@ WRITTEN = st.builds(
 HALF_WAY = st.builds(
     lambda upper, tens: f"{2 * (upper | 1 << 52) + 1}e{tens}", st.integers(0, 2**52), st.integers(0, 3)
 )
-
-
-@pytest.fixture(scope="module")
-def kernels() -> ModuleType:
-    assert compiled.prepare()
-    found = compiled.kernels()
-    assert found is not None
-    return found
 
 
 def number(kernels: ModuleType, text: str) -> float | None:

@@ -27,14 +27,6 @@ NEAR = ["", "a", "ab", "a" * 7, "a" * 8, "a" * 15, "a" * 16, "a" * 17, "a" * 31,
 texts = st.lists(ANY_TEXT | LONG_TEXT | st.sampled_from(NEAR), max_size=40)
 
 
-@pytest.fixture(scope="module")
-def kernels() -> ModuleType:
-    assert compiled.prepare()
-    found = compiled.kernels()
-    assert found is not None
-    return found
-
-
 @contextmanager
 def in_numpy() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:

@@ -5,23 +5,8 @@ import random
 
 import msgspec
 
+from asgi import call, in_lifespan
 from service.app import create_app
-
-
-async def call(app, method, path, body=b""):
-    """One request by ASGI alone: status and body."""
-    sent, told = [{"type": "http.request", "body": body, "more_body": False}], []
-
-    async def receive():
-        return sent.pop(0) if sent else {"type": "http.disconnect"}
-
-    async def send(message):
-        told.append(message)
-
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
-    await app(scope, receive, send)
-    return told[0]["status"], told[1]["body"]
 
 
 async def post(app, body):
@@ -36,16 +21,6 @@ async def shared_calls(app):
     lines = (line.split() for line in text.decode().splitlines() if line.startswith("adsieve_query_batch_requests_"))
     told = {line[0]: float(line[1]) for line in lines if len(line) == 2}
     return told["adsieve_query_batch_requests_count"], told["adsieve_query_batch_requests_sum"]
-
-
-def in_lifespan(app, work):
-    async def run():
-        async with app.router.lifespan_context(app):
-            while not app.state.follower.is_ready:
-                await asyncio.sleep(0.02)
-            return await work()
-
-    return asyncio.run(run())
 
 
 def random_body(rng, example_query, number):

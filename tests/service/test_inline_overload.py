@@ -5,22 +5,13 @@ import asyncio
 import msgspec
 import pytest
 
+from asgi import call, in_lifespan
 from service.app import create_app
 
 
 async def post(app, body):
-    """One POST /rank by ASGI alone; its status."""
-    sent, told = [{"type": "http.request", "body": body, "more_body": False}], []
-
-    async def receive():
-        return sent.pop(0) if sent else {"type": "http.disconnect"}
-
-    async def send(message):
-        told.append(message)
-
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await app({"type": "http", "method": "POST", "path": "/rank", "headers": headers}, receive, send)
-    return told[0]["status"]
+    """One POST /rank; its status."""
+    return (await call(app, "POST", "/rank", body))[0]
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -31,14 +22,9 @@ def test_more_than_may_be_in_flight_are_refused_at_once(settings, limit, example
     )
 
     async def ask():
-        async with app.router.lifespan_context(app):
-            for _ in range(1_000):
-                if app.state.follower.is_ready:
-                    break
-                await asyncio.sleep(0.02)
-            many = await asyncio.gather(*(post(app, body) for _ in range(10)))
-            return many, await post(app, body)
+        many = await asyncio.gather(*(post(app, body) for _ in range(10)))
+        return many, await post(app, body)
 
-    many, after = asyncio.run(ask())
+    many, after = in_lifespan(app, ask)
     assert sorted(many) == [200] * limit + [503] * (10 - limit)
     assert after == 200

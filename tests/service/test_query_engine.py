@@ -84,6 +84,15 @@ def test_choices_are_kept_where_the_processes_of_a_service_can_write(artifacts, 
     assert engine_memory("query tower", bundle, 1).path.parent == tmp_path / "caches" / "engines"
 
 
+def test_choices_are_those_of_a_shape(artifacts):
+    first, next_night = (open_bundle(artifacts / f"standard-{number}", kind="two_tower") for number in (0, 1))
+    assert first.manifest.version != next_night.manifest.version
+    path = engine_memory("query tower", first, 1).path
+    assert engine_memory("query tower", next_night, 1).path == path
+    others = engine_memory("query tower", first, 2), engine_memory("query tower", first, 1, [100])
+    assert path not in [memory.path for memory in others]
+
+
 def test_an_engine_that_does_not_keep_the_rows_is_refused(artifacts: Path, monkeypatch: pytest.MonkeyPatch):
     bundle = open_bundle(artifacts / "standard-0", kind="two_tower")
     tower = TwoTowerServing.load(bundle, threads=1)
