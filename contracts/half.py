@@ -54,3 +54,16 @@ def half_is_finite(halves: np.ndarray) -> np.ndarray:
 def as_float(numbers: np.ndarray) -> np.ndarray:
     """Numbers of any type as fp32, exactly those of fp16; without a copy where they are fp32."""
     return half_to_float(numbers) if numbers.dtype == np.float16 else numbers.astype(np.float32, copy=False)
+
+
+Halves = tuple[np.ndarray, np.ndarray]
+"""Vectors of an index as the bits of fp16, uint16 [A, H * D], and its biases, fp32 [A, H]."""
+
+
+def half_bits(vectors: np.ndarray, bias: np.ndarray) -> Halves | None:
+    """What a kernel reads of vectors [A, H * D] and biases [A, H]; None where they are not of the types it takes."""
+    if vectors.dtype != np.float16 or bias.dtype != np.float32:
+        return None
+    if not (vectors.flags.c_contiguous and bias.flags.c_contiguous):
+        return None
+    return np.asarray(vectors).view(np.uint16), np.asarray(bias)

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from contracts import compiled
+
 DEFAULT_OBJECTIVE = "click"
 
 
@@ -21,6 +23,9 @@ class ObjectiveColumns:
         objectives: Objective to task, or to None for the impression.
         tasks: Heads in order.
 
+    Attributes:
+        head_of: The head that each code pays for, int64 by code; H for the impression.
+
     Example:
         >>> columns = ObjectiveColumns({"click": "click", "impression": None}, ["click", "conversion"])
         >>> columns.probability(np.array([[0.2, 0.1], [0.2, 0.1]]), np.array([0, 1]))
@@ -31,12 +36,12 @@ class ObjectiveColumns:
         self.names = tuple(sorted(objectives))
         self.codes = {name: code for code, name in enumerate(self.names)}
         places = {task: place for place, task in enumerate(tasks)} | {None: len(tasks)}
-        self._heads = np.array([places[objectives[name]] for name in self.names], np.intp)
-        self.default = self.codes.get(DEFAULT_OBJECTIVE, int(np.argmin(self._heads)))
+        self.head_of = np.array([places[objectives[name]] for name in self.names], np.int64)
+        self.default = self.codes.get(DEFAULT_OBJECTIVE, int(np.argmin(self.head_of)))
 
     def heads(self, codes: np.ndarray) -> np.ndarray:
         """The head that each code pays for [C]; H for the impression."""
-        return self._heads[codes]
+        return self.head_of[codes]
 
     def from_other(self, names: Sequence[str]) -> np.ndarray:
         """Codes for another numbering, with one entry more at its end, the default, so that its code -1 means that."""
@@ -44,7 +49,7 @@ class ObjectiveColumns:
 
     def probability(self, probabilities: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Of [C, H] the column that each candidate's objective pays for, 1 for the impression. Returns [C]."""
-        num_heads, heads = probabilities.shape[1], self._heads.take(codes)
+        num_heads, heads = probabilities.shape[1], self.head_of.take(codes)
         paid = np.ones(len(codes))
         for head in range(num_heads):
             np.copyto(paid, probabilities[:, head], where=heads == head)
@@ -65,3 +70,18 @@ def top_positions(utilities: np.ndarray, k: int) -> np.ndarray:
     threshold = np.partition(utilities, len(utilities) - k)[len(utilities) - k]
     kept = np.flatnonzero(utilities >= threshold)  # at least k: all that tie with the last one
     return kept[np.argsort(-utilities[kept], kind="stable")[:k]]
+
+
+def best(utilities: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`top_positions` of utilities, float64 [P], and the utilities there.
+
+    Example:
+        >>> best(np.array([1.0, 3.0, 3.0, 2.0]), 3)
+        (array([1, 2, 3]), array([3., 3., 2.]))
+    """
+    if (kernels := compiled.kernels()) is not None and (count := min(k, len(utilities))) > 0:
+        places, values = np.empty(count, np.int64), np.empty(count)
+        if kernels.best_of(utilities, places, values):
+            return places, values
+    places = top_positions(utilities, k)
+    return places, utilities[places]

@@ -10,6 +10,7 @@ Shapes: A ads, H heads, D width of a head's vector.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from contracts.artifact import read_manifest, verify_files
 from contracts.encoding import Encoded
 from contracts.errors import ArtifactError
+from contracts.half import Halves, half_bits
 from contracts.release import IndexManifest
 from indexing.arrays import map_array
 from indexing.id_table import IdTable
@@ -39,6 +41,11 @@ class Pins:
     vectors: np.ndarray
     bias: np.ndarray
     scales: np.ndarray | None = None
+
+    @cached_property
+    def halves(self) -> Halves | None:
+        """What a kernel scores; None where it is for others to do."""
+        return half_bits(self.vectors, self.bias)
 
     def take(self, rows: np.ndarray) -> "Pins":
         """The ads at these positions."""
@@ -114,7 +121,7 @@ class Index:
     def scenario(self) -> str:
         return self.manifest.scenario
 
-    @property
+    @cached_property
     def pins(self) -> Pins:
         """What scores all ads."""
         return Pins(self.vectors, self.bias, self.scales)

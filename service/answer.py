@@ -6,7 +6,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from indexing.id_texts import texts_at
+from indexing.id_texts import chosen_texts
 from service.api import Ads, Degraded, Dropped, Explain, RankRequest, RankResponse, Timing
 from service.explaining import explain
 from service.features import FeatureNotes
@@ -48,7 +48,7 @@ def build_response(
     request: RankRequest, request_id: str, result: Result, warnings: list[str], timing: Callable[[], Timing]
 ) -> RankResponse:
     """The answer to ``request``, cut to its limit; ``timing`` is asked last."""
-    shown = _Shown(result, len(result.final) if request.limit is None else request.limit)
+    shown = _Shown(result, request.limit)
     return RankResponse(
         request_id=request_id,
         release={part.release.scenario: part.release.versions for part in result.scored},
@@ -63,11 +63,11 @@ def build_response(
 
 
 class _Shown:
-    """The first ``limit`` ads of a result, K of them, whose columns are gathered pool by pool."""
+    """The first ``limit`` ads of a result, K of them, all where it is None; columns are gathered pool by pool."""
 
-    def __init__(self, result: Result, limit: int) -> None:
+    def __init__(self, result: Result, limit: int | None) -> None:
         self._result = result
-        self._ranking = result.final.take(slice(0, limit))
+        self._ranking = result.final if limit is None else result.final.take(slice(0, limit))
         self._num_shown = len(self._ranking)
 
     @cached_property
@@ -76,29 +76,24 @@ class _Shown:
         return [np.flatnonzero(self._ranking.owners == owner) for owner in range(len(self._result.scored))]
 
     def ads(self) -> Ads:
-        names = [part.release.scenario for part in self._result.scored]
-        one = len(names) == 1
-        heavy = self._result.heavy
+        ranking, scored, count = self._ranking, self._result.scored, self._num_shown
+        names = [part.release.scenario for part in scored]
         return Ads(
             ids=self._ids(),
-            utilities=self._ranking.utilities.tolist(),
-            scenarios=names * self._num_shown if one else [names[owner] for owner in self._ranking.owners.tolist()],
-            explored=self._ranking.explored.tolist(),
+            utilities=ranking.utilities.tolist(),
+            scenarios=names * count if len(names) == 1 else [names[owner] for owner in ranking.owners.tolist()],
+            explored=[False] * count if ranking.propensities is None else ranking.explored.tolist(),
             light=self._light(),
-            heavy=None
-            if heavy is None
-            else _named(
-                heavy.probabilities, np.array([values[: self._num_shown] for values in heavy.probabilities.values()])
-            ),
+            heavy=self._heavy(),
         )
 
     def explain(self) -> Explain:
-        return explain(self._result, self._ranking, self._ids())
+        return explain(self._result, self._ranking, list(self._ids()))
 
-    def _ids(self) -> list[str]:
+    def _ids(self) -> Sequence[str]:
         ids, scored = self._result.ids, self._result.scored
         if ids is not None:
-            return texts_at(ids, self._ranking.gather([part.pool.positions for part in scored]))
+            return chosen_texts(ids, self._ranking.gather([part.pool.positions for part in scored]))
         found = np.empty(self._num_shown, object)
         for part, members in zip(scored, self._members, strict=True):
             rows = part.pool.rows[self._ranking.places[members]]
@@ -109,15 +104,20 @@ class _Shown:
         """Probabilities by task [K], null where an ad's model lacks the task."""
         scored = self._result.scored
         if len(scored) == 1:
-            probabilities = scored[0].probabilities_at(self._ranking.places).T
-            return _named(scored[0].release.tasks, probabilities)
+            return _named(scored[0].release.tasks, scored[0].columns_at(self._ranking.places))
         tasks = dict.fromkeys(task for part in scored for task in part.release.tasks)
         columns = {task: np.full(self._num_shown, np.nan) for task in tasks}
         for part, members in zip(scored, self._members, strict=True):
-            probabilities = part.probabilities_at(self._ranking.places[members])
-            for head, task in enumerate(part.release.tasks):
-                columns[task][members] = probabilities[:, head]
+            own = part.columns_at(self._ranking.places[members])
+            for task, probabilities in zip(part.release.tasks, own, strict=True):
+                columns[task][members] = probabilities
         return _named(columns, np.array([*columns.values()]))
+
+    def _heavy(self) -> dict[str, list[float | None]] | None:
+        if self._result.heavy is None:
+            return None
+        probabilities = self._result.heavy.probabilities
+        return _named(probabilities, np.array([values[: self._num_shown] for values in probabilities.values()]))
 
 
 def _named(names: Iterable[str], columns: np.ndarray) -> dict[str, list[float | None]]:

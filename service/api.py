@@ -74,7 +74,7 @@ class Ads(msgspec.Struct, frozen=True, kw_only=True):
     A probability is null where the model of an ad's scenario lacks the task; ``heavy`` is null where it did not rank.
     """
 
-    ids: list[str]
+    ids: Sequence[str]
     utilities: list[float]
     scenarios: list[str]
     explored: list[bool]
@@ -85,12 +85,12 @@ class Ads(msgspec.Struct, frozen=True, kw_only=True):
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     """Candidates that were not ranked, by reason, in the order of the request; each stands in one list only."""
 
-    unknown: list[str] = []
-    inactive: list[str] = []
-    filtered: list[str] = []
-    duplicate: list[str] = []
-    bid: list[str] = []
-    scenario: list[str] = []
+    unknown: Sequence[str] = []
+    inactive: Sequence[str] = []
+    filtered: Sequence[str] = []
+    duplicate: Sequence[str] = []
+    bid: Sequence[str] = []
+    scenario: Sequence[str] = []
 
 
 class Degraded(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ _KEPT, _UNKNOWN, _INACTIVE = (
     int(Reason.UNKNOWN),
     int(Reason.INACTIVE),
 )  # NumPy takes long over a member of an enumeration
+_NONE, _NO_BIDS = np.zeros(0, np.int8), np.zeros(0)
 
 
 def resolve(
@@ -45,14 +46,15 @@ def resolve(
     Raises:
         RequestError: An objective that the release does not know; or a policy refuses a duplicate or a bid.
     """
-    reasons = np.zeros(len(columns.ids), np.int8)
     rows = releases[0].live.lookup(columns.ids, columns.keys)
+    repeated = _NONE
     if may_repeat(columns.keys):
-        _mark_duplicates(columns.ids, reasons, settings)
+        repeated = _duplicates(columns.ids, settings)
     if len(releases) == 1 and not excluded_advertisers:
-        settled = _settle(columns, rows, reasons, releases[0], bool(others), settings)
+        settled = _settle(columns, rows, repeated, releases[0], bool(others), settings)
         if settled is not None:
             return settled
+    reasons = repeated.copy() if len(repeated) else np.zeros(len(columns.ids), np.int8)
     owners = _owners(columns, releases, rows)
     _mark_unknown(columns, owners, reasons, releases, others, settings)
     bids = np.full(len(columns.ids), np.nan) if columns.bids is None else columns.bids.copy()
@@ -96,38 +98,43 @@ def retrieve(
     return Resolved(pools=fill_bids(pools, np.zeros(start, np.int8), settings), reasons=np.zeros(0, np.int8))
 
 
-def _mark_duplicates(ids: Sequence[str], reasons: np.ndarray, settings: Settings) -> None:
-    seen: set[str] = set()
+def _duplicates(ids: Sequence[str], settings: Settings) -> np.ndarray:
+    """The reasons of all candidates, of which only the repeated ones have one [C]."""
+    reasons, seen = np.zeros(len(ids), np.int8), set[str]()
     for position, ad_id in enumerate(ids):
         if ad_id in seen:
             if settings.duplicate_ads == "refuse":
                 raise RequestError(f"{ad_id!r} is listed twice", field=f"candidates[{position}]")
             reasons[position] = Reason.DUPLICATE
         seen.add(ad_id)
+    return reasons
 
 
 def _settle(
     columns: CandidateColumns,
     rows: np.ndarray,
-    reasons: np.ndarray,
+    repeated: np.ndarray,
     loaded: LoadedRelease,
     has_others: bool,
     settings: Settings,
 ) -> Resolved | None:
-    """The only pool, in one pass; None where some candidate has to be looked at: as the functions below do it."""
-    kernels, count = compiled.kernels(), len(rows)
+    """The only pool, in one pass; None where some candidate has to be looked at: as the functions below do it.
+
+    ``repeated`` are reasons [C], none at all where no candidate has one yet.
+    """
+    kernels, count, live = compiled.kernels(), len(rows), loaded.live
     if kernels is None:
         return None
     unknown = -1 if has_others else _KEPT if settings.unknown_ads == "score" else _UNKNOWN
-    states, stopped = loaded.live.states(servable=settings.inactive_ads == "drop")
-    bids = np.full(count, np.nan) if columns.bids is None else columns.bids
-    marked = reasons.copy()
+    states, stopped = live.states(servable=settings.inactive_ads == "drop")
+    bids = _NO_BIDS if columns.bids is None else columns.bids
+    reasons = np.empty(count, np.int8)
     room = np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count), np.empty(count, np.int64)
-    given = rows, marked, _KEPT, unknown, _INACTIVE, states, stopped, loaded.live.all_bids, bids
-    found = kernels.settle(*given, loaded.live.all_objectives, loaded.index_objectives, *room)
+    given = rows, repeated, _KEPT, unknown, _INACTIVE, states, stopped, live.all_bids, bids
+    found = kernels.settle(*given, live.all_objectives, loaded.index_objectives, reasons, *room)
     if found < 0:
         return None
-    return Resolved(pools=[_pool_of(columns, loaded, found, *room)], reasons=marked)
+    return Resolved(pools=[_pool_of(columns, loaded, found, *room)], reasons=reasons)
 
 
 def _owners(columns: CandidateColumns, releases: Sequence[LoadedRelease], rows: np.ndarray) -> np.ndarray:

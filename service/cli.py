@@ -204,7 +204,7 @@ def _print_table(response: "RankResponse") -> None:
         ranked.add_row(str(place + 1), ad_id, scenario, f"{utility:.4f}", *values)
     shown = console()
     shown.print(ranked)
-    dropped = {reason: ids for reason, ids in msgspec.to_builtins(response.dropped).items() if ids}
+    dropped = {reason: ids for reason, ids in msgspec.structs.asdict(response.dropped).items() if ids}
     for line in (*response.warnings, *([f"degraded: {response.degraded.detail}"] if response.degraded else [])):
         shown.print(line, soft_wrap=True)
     for reason, ids in dropped.items():

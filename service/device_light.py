@@ -120,20 +120,20 @@ class DeviceScored:
             return None
         return self.found.positions[:k], self.found.utilities[:k]
 
-    def probabilities_at(self, places: np.ndarray) -> np.ndarray:
+    def columns_at(self, places: np.ndarray) -> np.ndarray:
         """As ``Scored`` says; of survivors from what the device gave."""
         order = np.argsort(self.found.positions)
         at = np.searchsorted(self.found.positions, places, sorter=order)
         at = order[np.minimum(at, len(order) - 1)]
         if not np.array_equal(self.found.positions[at], places):
-            return self._all.probabilities[places]
+            return self._all.columns_at(places)
         few = Pool(
             positions=self.pool.positions[places],
             rows=self.pool.rows[places],
             bids=self.pool.bids[places],
             objectives=self.pool.objectives[places],
         )
-        return scored_of(self.release, few, self.found.logits[at]).probabilities
+        return scored_of(self.release, few, self.found.logits[at]).columns_at(np.arange(len(places)))
 
     @property
     def logits(self) -> np.ndarray:

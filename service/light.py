@@ -12,7 +12,7 @@ import numpy as np
 
 from contracts import compiled
 from contracts.probability import sigmoid
-from contracts.utility import top_positions
+from contracts.utility import best
 from service.pools import Pool
 from service.releases import LoadedRelease
 from towers.serving import score, score_rows
@@ -33,8 +33,8 @@ class Scored(Protocol):
     @property
     def utilities(self) -> np.ndarray: ...
 
-    def probabilities_at(self, places: np.ndarray) -> np.ndarray:
-        """Probabilities of the ads at these places of the pool, float64 [K, H]."""
+    def columns_at(self, places: np.ndarray) -> np.ndarray:
+        """Probabilities of the ads at these places of the pool, float64 [H, K]."""
         ...
 
     def best(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -56,14 +56,19 @@ class ScoredPool(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Of all ads, float64 [P, H]."""
         return sigmoid(self.logits)
 
-    def probabilities_at(self, places: np.ndarray) -> np.ndarray:
+    def columns_at(self, places: np.ndarray) -> np.ndarray:
         """As :class:`Scored` says."""
-        return sigmoid(self.logits[places])
+        if (kernels := compiled.kernels()) is None:
+            return sigmoid(self.logits[places].T)
+        columns = np.empty((self.logits.shape[1], len(places)))
+        kernels.exponents_at(self.logits, np.ascontiguousarray(places), columns)
+        np.exp(columns, columns)
+        columns += 1.0
+        return np.divide(1.0, columns, columns)
 
     def best(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As :class:`Scored` says."""
-        places = top_positions(self.utilities, k)
-        return places, self.utilities[places]
+        return best(self.utilities, k)
 
 
 class Ranking(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,30 +128,40 @@ def score_here(release: LoadedRelease, pool: Pool, query_embedding: np.ndarray) 
     """Score every ad of a pool against one query embedding [H, D+2] on this processor."""
     logits = np.empty((len(pool.rows), len(query_embedding)), np.float32)
     pins = release.live.own_pins(pool.rows)
-    if pins is None or not score_rows(query_embedding, pins.vectors, pins.bias, pool.rows, logits):
+    num_cold = None if pins is None else score_rows(query_embedding, pins.halves, pool.rows, logits)
+    if num_cold is None:
         for start in range(0, len(pool.rows), CHUNK):
             pins = release.live.pins(pool.rows[start : start + CHUNK])
             logits[start : start + CHUNK] = score(query_embedding, pins.vectors, pins.bias, pins.scales)
-    cold = pool.rows < 0
-    if cold.any():
+        num_cold = int(np.count_nonzero(pool.rows < 0))
+    if num_cold:
         pins = release.cold.pins
-        logits[cold] = score(query_embedding, pins.vectors, pins.bias, pins.scales)
+        logits[pool.rows < 0] = score(query_embedding, pins.vectors, pins.bias, pins.scales)
     return scored_of(release, pool, logits)
 
 
 def scored_of(release: LoadedRelease, pool: Pool, logits: np.ndarray) -> ScoredPool:
     """A pool whose logits [P, H] are known."""
-    utilities = pool.bids * sigmoid(_paid(logits, release.objectives.heads(pool.objectives)))
+    utilities = utilities_of(logits, release.objectives.head_of, pool.objectives, pool.bids)
     return ScoredPool(release=release, pool=pool, logits=logits, utilities=utilities)
 
 
-def _paid(logits: np.ndarray, heads: np.ndarray) -> np.ndarray:
-    """The logit of what each ad's objective pays for, float64 [P]; of an impression, which is certain, infinity."""
-    paid = np.empty(len(heads))
+def utilities_of(logits: np.ndarray, head_of: np.ndarray, codes: np.ndarray, bids: np.ndarray) -> np.ndarray:
+    """Bid times the probability of what each ad's objective pays for, float64 [P].
+
+    Args:
+        logits: float32 [P, H].
+        head_of: The head that each code of an objective pays for; H for the impression, which is certain.
+        codes: Of the ads [P].
+        bids: float64 [P].
+    """
+    utilities = np.empty(len(codes))
     if (kernels := compiled.kernels()) is not None:
-        kernels.choose_heads(logits, heads, paid)
-        return paid
-    paid.fill(np.inf)
+        kernels.paid_exponents(logits, head_of, codes, utilities)
+        kernels.weigh(np.exp(utilities, utilities), bids)
+        return utilities
+    heads = head_of[codes]
+    utilities.fill(np.inf)
     for head in range(logits.shape[1]):
-        np.copyto(paid, logits[:, head], where=heads == head)
-    return paid
+        np.copyto(utilities, logits[:, head], where=heads == head)
+    return bids * sigmoid(utilities)

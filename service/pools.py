@@ -9,7 +9,8 @@ from enum import IntEnum
 import msgspec
 import numpy as np
 
-from indexing.id_texts import texts_at
+from contracts import compiled
+from indexing.id_texts import chosen_texts
 from service.api import Dropped
 from service.settings import Settings
 
@@ -50,13 +51,22 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
 
     def dropped(self, ids: Sequence[str]) -> Dropped:
         """The ids of what is not ranked, by reason."""
-        if not self.reasons.any():
+        places, ends = _by_reason(self.reasons)
+        if len(places) == 0:
             return Dropped()
-        lists: dict[str, list[str]] = {}
-        places = self.reasons.nonzero()[0]
-        for ad_id, reason in zip(texts_at(ids, places), self.reasons[places].tolist(), strict=True):
-            lists.setdefault(_NAMES[reason], []).append(ad_id)
-        return Dropped(**lists)
+        bounds = zip(_NAMES, [0, *ends], ends, strict=False)
+        return Dropped(**{name: chosen_texts(ids, places[start:end]) for name, start, end in bounds if end > start})
+
+
+def _by_reason(reasons: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """Places of what is not kept, those of one reason together, and where those of each reason end."""
+    if (kernels := compiled.kernels()) is None:
+        places = np.flatnonzero(reasons)
+        places = places[np.argsort(reasons[places], kind="stable")]
+        return places, np.searchsorted(reasons[places], np.arange(len(_NAMES)), side="right").tolist()
+    places, ends = np.empty(len(reasons), np.int64), np.empty(len(_NAMES), np.int64)
+    count = kernels.by_reason(reasons, places, ends)
+    return places[:count], ends.tolist()
 
 
 def fill_bids(pools: list[Pool], reasons: np.ndarray, settings: Settings) -> list[Pool]:

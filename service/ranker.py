@@ -12,6 +12,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from math import inf
 
+import msgspec
 import numpy as np
 
 from service.ages import age_warnings
@@ -34,8 +35,7 @@ from service.stopwatch import Stopwatch
 from service.survivors import choose_survivors
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a request, and what metrics and the feedback log read beside it.
 
     ``event_time_us`` is the moment that ages were taken against, microseconds since 1970 UTC.

@@ -108,7 +108,7 @@ class LoadedRelease:
     def tasks(self) -> tuple[str, ...]:
         return self.schema.tasks
 
-    @property
+    @cached_property
     def versions(self) -> Versions:
         return Versions(two_tower=self.release.two_tower, index=self.release.index, heavy=self.release.heavy)
 

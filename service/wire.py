@@ -10,10 +10,10 @@ import numpy as np
 from contracts.config_errors import UNREADABLE, fault_of
 from contracts.errors import InputError, RequestError
 from indexing.id_keys import Keys, text_keys
-from indexing.id_texts import IdTexts
+from indexing.id_texts import ChosenTexts, IdTexts
 from service.api import BatchResponse, RankRequest, RankResponse
 from service.body_candidates import decode_cut
-from service.media import ENCODERS, JSON, MSGPACK
+from service.media import JSON, MSGPACK
 
 T = TypeVar("T")
 
@@ -26,6 +26,16 @@ class _Batch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     requests: list[msgspec.Raw]
 
 
+def _ids_as_json(value: Any) -> msgspec.Raw:
+    if isinstance(value, ChosenTexts):
+        return msgspec.Raw(value.json())
+    raise TypeError(f"an answer cannot hold {type(value).__name__}")
+
+
+_ENCODERS: dict[str, msgspec.json.Encoder | msgspec.msgpack.Encoder] = {
+    JSON: msgspec.json.Encoder(enc_hook=_ids_as_json),
+    MSGPACK: msgspec.msgpack.Encoder(enc_hook=list),
+}
 _JSON_DECODER = msgspec.json.Decoder(RankRequest)
 _DECODERS: dict[str, Decoder[RankRequest]] = {
     JSON: _JSON_DECODER,
@@ -84,7 +94,7 @@ def _decode(body: bytes | msgspec.Raw, decoder: Decoder[T], media: str) -> T:
 
 def encode_response(response: RankResponse | BatchResponse, media: str = JSON) -> bytes:
     """The answer as bytes."""
-    return ENCODERS[media].encode(response)
+    return _ENCODERS[media].encode(response)
 
 
 def candidate_columns(candidates: Sequence[str] | dict[str, Any], *, max_candidates: int) -> CandidateColumns:

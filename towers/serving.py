@@ -10,7 +10,7 @@ import numpy as np
 from contracts import compiled
 from contracts.bundle import PARITY_FILE, Bundle
 from contracts.encoding import Encoded, Encoder
-from contracts.half import as_float
+from contracts.half import Halves, as_float, half_bits
 from contracts.row_encoder import RowEncoder
 from contracts.schema import FeatureSchema
 from engines.gpu import Gpu
@@ -200,7 +200,7 @@ def score(
     num_heads, width = query_embedding.shape
     head_dim = width - 2
     logits: np.ndarray = np.empty((len(vectors), num_heads), np.float32)
-    if score_rows(query_embedding, vectors, bias, np.arange(len(vectors)), logits):
+    if score_rows(query_embedding, half_bits(vectors, bias), np.arange(len(vectors)), logits) is not None:
         return logits
     # One matrix product for all heads: column h holds head h's vector and zeros elsewhere.
     blocks = np.zeros((num_heads, head_dim, num_heads), np.float32)
@@ -214,28 +214,25 @@ def score(
     return logits
 
 
-def score_rows(
-    query_embedding: np.ndarray, vectors: np.ndarray, bias: np.ndarray, rows: np.ndarray, logits: np.ndarray
-) -> bool:
+def score_rows(query_embedding: np.ndarray, halves: Halves | None, rows: np.ndarray, logits: np.ndarray) -> int | None:
     """As :func:`score` of rows of an index, without gathering them first, where a kernel can; the same bits.
 
     Args:
         query_embedding: [H, D+2].
-        vectors: All of the index, [A, H * D].
-        bias: [A, H], fp32.
+        halves: All of the index.
         rows: [C]; one below 0 gets no logits.
         logits: float32 [C, H], written to.
 
     Returns:
-        Whether it was done.
+        How many rows are below 0; None where nothing was done.
     """
     kernels = compiled.kernels()
-    arrays = (vectors, np.float16), (bias, np.float32), (query_embedding, np.float32)
-    if kernels is None or not all(array.dtype == dtype and array.flags.c_contiguous for array, dtype in arrays):
-        return False
-    bits, places = np.asarray(vectors).view(np.uint16), rows.astype(np.int32, copy=False)
-    kernels.score_half(bits, np.asarray(bias), places, query_embedding, logits)
-    return True
+    if kernels is None or halves is None:
+        return None
+    if query_embedding.dtype != np.float32 or not query_embedding.flags.c_contiguous:
+        return None
+    num_without: int = kernels.score_half(*halves, rows.astype(np.int32, copy=False), query_embedding, logits)
+    return num_without
 
 
 def _embed(engine: Engine, lookup: TableLookup, rows: Encoded) -> np.ndarray:

@@ -10,9 +10,10 @@ rows of a table, P rows that are asked, C candidates, H heads, D width of a head
 """
 
 from contracts.kernels.bodies import NO_ROOM, NUMBERS, TEXTS, join_texts, read_candidates
-from contracts.kernels.candidates import collect, settle, sift
-from contracts.kernels.ids import find_rows
-from contracts.kernels.rows import age_fields, choose_heads, pool_rows, scale_dense, score_half
+from contracts.kernels.candidates import by_reason, collect, settle, sift
+from contracts.kernels.ids import find_rows, list_texts
+from contracts.kernels.ranking import best_of, exponents_at, paid_exponents, weigh
+from contracts.kernels.rows import age_fields, pool_rows, scale_dense, score_half
 from contracts.kernels.texts import TAIL, hash_fields, head_hashes, may_repeat, split_texts
 
 __all__ = [
@@ -21,13 +22,17 @@ __all__ = [
     "TAIL",
     "TEXTS",
     "age_fields",
-    "choose_heads",
+    "best_of",
+    "by_reason",
     "collect",
+    "exponents_at",
     "find_rows",
     "hash_fields",
     "head_hashes",
     "join_texts",
+    "list_texts",
     "may_repeat",
+    "paid_exponents",
     "pool_rows",
     "read_candidates",
     "scale_dense",
@@ -35,4 +40,5 @@ __all__ = [
     "settle",
     "sift",
     "split_texts",
+    "weigh",
 ]

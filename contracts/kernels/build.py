@@ -41,6 +41,19 @@ def word_at(context: Any, data: Any, at: Any) -> Any:
 
 
 @intrinsic
+def put_word(context: Any, data: Any, at: Any, word: Any) -> Any:
+    """Write eight bytes from any place on, little-endian."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        pointer = builder.gep(array.data, [arguments[1]])
+        builder.store(arguments[2], builder.bitcast(pointer, ir.IntType(64).as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(data, types.intp, types.uint64), generate
+
+
+@intrinsic
 def address(context: Any, data: Any) -> Any:
     """Where an array begins. A function that takes this instead counts no references, which would cost more than it."""
 

@@ -92,8 +92,8 @@ def collect(
 
 
 _SETTLED = (
-    *(read(types.int32), write(types.int8), types.int8, types.int8, types.int8, read(types.uint8), types.uint8),
-    *(read(types.float32), read(types.float64), read(types.int8), read(types.int64)),
+    *(read(types.int32), read(types.int8), types.int8, types.int8, types.int8, read(types.uint8), types.uint8),
+    *(read(types.float32), read(types.float64), read(types.int8), read(types.int64), write(types.int8)),
     *(write(types.int64), write(types.int32), write(types.float64), write(types.int64)),
 )
 
@@ -101,7 +101,7 @@ _SETTLED = (
 @compiled(types.int64, *_SETTLED)
 def settle(
     rows: np.ndarray,
-    reasons: np.ndarray,
+    given: np.ndarray,
     kept: int,
     unknown: int,
     stopped: int,
@@ -111,6 +111,7 @@ def settle(
     bids: np.ndarray,
     own_codes: np.ndarray,
     codes: np.ndarray,
+    reasons: np.ndarray,
     kept_places: np.ndarray,
     kept_rows: np.ndarray,
     kept_bids: np.ndarray,
@@ -119,6 +120,9 @@ def settle(
     """What :func:`sift` and :func:`collect` do for C candidates of one owner, in one pass, where nothing is special.
 
     Args:
+        given: Reasons so far; none at all where all are kept.
+        bids: None at all where the request has none.
+        reasons: [C], written to.
         unknown: The reason of a candidate whose row is below 0; ``kept`` keeps it, and a number below 0 gives up there.
 
     Returns:
@@ -126,9 +130,11 @@ def settle(
     """
     count = 0
     for place in range(len(rows)):
+        reasons[place] = given[place] if len(given) else kept
         if reasons[place] != kept:
             continue
-        row, bid, own = rows[place], bids[place], np.int8(-1)
+        row, own = rows[place], np.int8(-1)
+        bid = bids[place] if len(bids) else np.nan
         if row < 0:
             if unknown < 0:
                 return -1
@@ -148,3 +154,27 @@ def settle(
         kept_codes[count] = codes[own] if own >= 0 else codes[len(codes) - 1]
         count += 1
     return count
+
+
+@compiled(types.int64, read(types.int8), write(types.int64), write(types.int64))
+def by_reason(reasons: np.ndarray, places: np.ndarray, ends: np.ndarray) -> int:
+    """Places of the candidates that have a reason, those of one reason together; returns how many.
+
+    Args:
+        reasons: [C], each in ``0..R-1``; 0 is none.
+        places: Room for C places, which ascend within a reason.
+        ends: Where those of each reason end [R], written to; they begin where the reason's before it end.
+    """
+    ends[:] = 0
+    for reason in reasons:
+        if reason:
+            ends[reason] += 1
+    total = 0
+    for reason in range(len(ends)):  # first where each begins, which its places then move to its end
+        count, ends[reason] = ends[reason], total
+        total += count
+    for place in range(len(reasons)):
+        if reasons[place]:
+            places[ends[reasons[place]]] = place
+            ends[reasons[place]] += 1
+    return total

@@ -12,16 +12,20 @@ _AHEAD = 16
 _SCORED = (read(types.uint16, 2), read(types.float32, 2), read(types.int32), read(types.float32, 2))
 
 
-@compiled(types.void, *_SCORED, write(types.float32, 2), fastmath={"reassoc", "contract"})
-def score_half(vectors: np.ndarray, bias: np.ndarray, rows: np.ndarray, query: np.ndarray, logits: np.ndarray) -> None:
+@compiled(types.int64, *_SCORED, write(types.float32, 2), fastmath={"reassoc", "contract"})
+def score_half(vectors: np.ndarray, bias: np.ndarray, rows: np.ndarray, query: np.ndarray, logits: np.ndarray) -> int:
     """As ``towers.serving.score`` of the rows [P] of an index, into ``logits`` [P, H]; a row below 0 gets none.
 
     Args:
         vectors: Bits of fp16 numbers [A, H * D].
         bias: [A, H].
         query: [H, D+2].
+
+    Returns:
+        How many rows are below 0.
     """
     num_heads, dim, width = query.shape[0], query.shape[1] - 2, vectors.shape[1]
+    num_without = 0
     whole = dim - dim % LANES
     for place in range(len(rows)):
         ahead = rows[min(place + _AHEAD, len(rows) - 1)]
@@ -31,6 +35,7 @@ def score_half(vectors: np.ndarray, bias: np.ndarray, rows: np.ndarray, query: n
             prefetch(bias, ahead * num_heads)
         row = rows[place]
         if row < 0:
+            num_without += 1
             continue
         for head in range(num_heads):
             first = row * width + head * dim
@@ -40,6 +45,7 @@ def score_half(vectors: np.ndarray, bias: np.ndarray, rows: np.ndarray, query: n
             for at in range(whole, dim):
                 total += half(vectors[row, head * dim + at]) * query[head, at]
             logits[place, head] = total
+    return num_without
 
 
 _POOLED = (read(types.int32, 2), read(types.float32, 2), read(types.int64, 2), write(types.float32, 2))
@@ -159,11 +165,3 @@ def age_fields(
             ids[fields[field, 1] + number] = np.int32(low - fields[field, 2]) + np.int32(3)
         at += fields[field, 0]
     return True
-
-
-@compiled(types.void, read(types.float32, 2), read(types.int64), write(types.float64))
-def choose_heads(logits: np.ndarray, heads: np.ndarray, chosen: np.ndarray) -> None:
-    """One logit of each row [P, H], of the head [P] that is named; infinity where that is H."""
-    num_heads = logits.shape[1]
-    for place in range(len(heads)):
-        chosen[place] = logits[place, heads[place]] if heads[place] < num_heads else np.inf

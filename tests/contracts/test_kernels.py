@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -13,10 +14,14 @@ from hypothesis import strategies as st
 
 from contracts import compiled, dense
 from contracts.hashing import hash_ids
+from contracts.probability import sigmoid
+from contracts.utility import best
 from indexing import id_keys
 from indexing.id_keys import text_keys
 from indexing.id_table import IdTable
+from indexing.id_texts import ChosenTexts, IdTexts
 from service import candidates
+from service.pools import Reason, Resolved
 from towers.serving import score
 
 pytest.importorskip("numba")
@@ -137,10 +142,97 @@ def test_scores_are_those_of_matrix_products(kernels: ModuleType, dim: int, head
     np.testing.assert_array_equal(gathered, logits[rows >= 0])  # an ad scores the same wherever its row lies
 
 
-def test_what_is_paid_for_is_one_column(kernels: ModuleType) -> None:
-    logits, chosen = np.array([[1, 2], [3, 4], [5, 6]], np.float32), np.zeros(3)
-    kernels.choose_heads(logits, np.array([1, 0, 2]), chosen)
-    assert chosen.tolist() == [2.0, 3.0, np.inf]
+LOGITS = st.lists(
+    st.tuples(*(st.floats(width=32) | st.sampled_from([-710.0, -709.75, 800.0, -0.0]),) * 2), min_size=1, max_size=20
+)
+
+
+@pytest.mark.filterwarnings("error")  # no exponential may overflow
+@settings(max_examples=200, deadline=None)
+@given(LOGITS, st.integers(0, 2**32))
+def test_probabilities_are_the_bits_of_the_formula(kernels: ModuleType, given_logits: list, seed: int) -> None:
+    rng, logits = np.random.default_rng(seed), np.array(given_logits, np.float32)
+    head_of, codes = np.array([1, 2, 0]), rng.integers(0, 3, len(logits))
+    paid = np.empty(len(logits))
+    kernels.paid_exponents(logits, head_of, codes, paid)
+    expected = [sigmoid(np.array([*logits[place], np.inf]))[head_of[code]] for place, code in enumerate(codes)]
+    np.testing.assert_array_equal(1 / (1 + np.exp(paid)), expected)
+    bids = rng.random(len(logits))
+    utilities = np.exp(paid)
+    kernels.weigh(utilities, bids)
+    np.testing.assert_array_equal(utilities, bids * np.array(expected))
+    places = rng.integers(0, len(logits), 7)
+    columns = np.empty((2, 7))
+    assert kernels.exponents_at(logits, places, columns) == bool(not np.isnan(logits[places]).any())
+    np.testing.assert_array_equal(1 / (1 + np.exp(columns)), sigmoid(logits[places]).T)
+
+
+UTILITIES = st.lists(st.floats(0, 3), max_size=60) | st.lists(st.sampled_from([0.0, 1.0, 2.5]), max_size=60)
+
+
+@settings(max_examples=300, deadline=None)
+@given(UTILITIES, st.integers(0, 70))
+@example([1.0, float("nan"), 2.0], 2)
+@example([float(number) for number in range(1000)], 100)
+@example([0.0, -0.0, float("-inf"), float("-inf")], 3)
+def test_the_best_are_those_of_a_stable_sort(kernels: ModuleType, given_utilities: list[float], k: int) -> None:
+    utilities = np.array(given_utilities, np.float64)
+    places, values = best(utilities, k)
+    np.testing.assert_array_equal(values, utilities[places])
+    if np.isnan(utilities).any():
+        with in_numpy():
+            np.testing.assert_array_equal(places, best(utilities, k)[0])
+        return
+    assert places.tolist() == sorted(range(len(utilities)), key=lambda place: (-utilities[place], place))[:k]
+
+
+@pytest.mark.parametrize("order", ["rising", "falling", "organ pipe", "equal", "two values", "random"])
+def test_the_best_of_many_are_found_whatever_their_order(kernels: ModuleType, order: str) -> None:
+    rising, rng = np.arange(5000.0), np.random.default_rng(1)
+    utilities = {
+        "rising": rising,
+        "falling": rising[::-1].copy(),
+        "organ pipe": np.minimum(rising, rising[::-1]),
+        "equal": np.ones(5000),
+        "two values": rng.integers(0, 2, 5000).astype(float),
+        "random": rng.random(5000),
+    }[order]
+    for k in (1, 100, 4999, 5000):
+        places, values = np.zeros(k, np.int64), np.zeros(k)
+        assert kernels.best_of(utilities, places, values)
+        assert places.tolist() == np.argsort(-utilities, kind="stable")[:k].tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(Reason), max_size=40))
+def test_what_is_dropped_is_told_by_reason(kernels: ModuleType, reasons: list[Reason]) -> None:
+    ids = [f"ad-{place}" for place in range(len(reasons))]
+    expected: dict[str, list[str]] = {reason.name.lower(): [] for reason in Reason if reason}
+    for ad_id, reason in zip(ids, reasons, strict=True):
+        if reason:
+            expected[reason.name.lower()].append(ad_id)
+    resolved = Resolved(pools=[], reasons=np.array(reasons, np.int8))
+    assert msgspec.structs.asdict(resolved.dropped(ids)) == expected
+    assert msgspec.structs.asdict(resolved.dropped(IdTexts(text_keys(ids)))) == expected
+    with in_numpy():
+        assert msgspec.structs.asdict(resolved.dropped(ids)) == expected
+
+
+PLAIN = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7F, exclude_characters='"\\'), max_size=40)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(PLAIN, min_size=1, max_size=20), st.lists(st.integers(0, 2**32), max_size=30))
+def test_ids_of_an_answer_are_listed_as_json(kernels: ModuleType, ids: list[str], drawn: list[int]) -> None:
+    places = np.array([number % len(ids) for number in drawn], np.int64)
+    chosen = ChosenTexts(IdTexts(text_keys(ids)), places)
+    expected = [ids[place] for place in places.tolist()]
+    assert chosen.json() == msgspec.json.encode(expected)
+    assert chosen == expected
+    assert [*chosen] == expected
+    assert len(chosen) == len(expected)
+    with in_numpy():
+        assert chosen.json() == msgspec.json.encode(expected)
 
 
 @settings(max_examples=100, deadline=None)
@@ -173,17 +265,23 @@ def test_one_pass_settles_what_sifting_and_collecting_do(
 ) -> None:
     rng = np.random.default_rng(seed)
     rows = rng.integers(-1, 9, count).astype(np.int32)
-    reasons = rng.choice([0, 0, 0, 1], count).astype(np.int8)
+    reasons = rng.choice([0, 0, 0, 1] if seed % 2 else [0], count).astype(np.int8)
     states = rng.integers(0, 2, 9 if has_states else 0).astype(np.uint8)
     own_bids = np.where(rng.random(9) < (0.0 if usual else 0.1), np.nan, 1.5).astype(np.float32)
     bids = rng.choice([np.nan, 2.0, 0.0] if usual else [np.nan, 2.0, 0.0, -2.0, np.inf], count)
+    bids = np.full(count, np.nan) if seed % 3 == 0 else bids
     own_codes, codes = rng.integers(-1, 2, 9).astype(np.int8), np.array([5, 6, 7])
 
     def room() -> tuple[np.ndarray, ...]:
         return np.zeros(count, np.int64), np.zeros(count, np.int32), np.zeros(count), np.zeros(count, np.int64)
 
-    marked, one_by_one, filled, columns = reasons.copy(), reasons.copy(), bids.copy(), room()
-    found = kernels.settle(rows, marked, 0, unknown, 4, states, 1, own_bids, bids, own_codes, codes, *columns)
+    marked, one_by_one, filled, columns = np.full(count, 9, np.int8), reasons.copy(), bids.copy(), room()
+    given_reasons, given_bids = reasons, bids
+    if usual:  # none of either is the same as all of them
+        given_reasons = reasons if reasons.any() else np.zeros(0, np.int8)
+        given_bids = np.zeros(0) if np.isnan(bids).all() else bids
+    given = rows, given_reasons, 0, unknown, 4, states, 1, own_bids, given_bids, own_codes, codes
+    found = kernels.settle(*given, marked, *columns)
     if (unknown < 0 or unknown == 0) and ((reasons == 0) & (rows < 0) & ((unknown < 0) | np.isnan(bids))).any():
         assert found == -1
         return

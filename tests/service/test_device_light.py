@@ -96,9 +96,9 @@ def test_scores_of_the_others_are_there_when_asked(snapshot, on_device):
     np.testing.assert_allclose(there.logits, here.logits, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(there.utilities, here.utilities, rtol=1e-5)
     places = np.arange(500)
-    np.testing.assert_allclose(there.probabilities_at(places), here.probabilities_at(places), rtol=1e-5)
+    np.testing.assert_allclose(there.columns_at(places), here.columns_at(places), rtol=1e-5)
     places = there.best(20)[0][::-1]
-    np.testing.assert_allclose(there.probabilities_at(places), here.probabilities_at(places), rtol=1e-5)
+    np.testing.assert_allclose(there.columns_at(places), here.columns_at(places), rtol=1e-5)
 
 
 def sample(loaded, count):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -143,7 +142,7 @@ def test_threads_that_hand_over_at_once_lose_nothing(trial, answered):
     def hand_over(worker):
         for number in range(100):
             named = msgspec.structs.replace(outcome.response, request_id=f"r-{worker}-{number}")
-            log.offer(request, replace(outcome, response=named))
+            log.offer(request, msgspec.structs.replace(outcome, response=named))
 
     with log:
         threads = [threading.Thread(target=hand_over, args=(worker,)) for worker in range(4)]
