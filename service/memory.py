@@ -1,11 +1,38 @@
 """Memory that was freed, back to the system.
 
-A release that is replaced leaves hundreds of MiB of holes in the C library's heap. glibc keeps them for what comes, and
-what comes with the next release finds many of them too small; so a process would grow with each release for a while.
+A release that is replaced leaves hundreds of MiB of holes in the C library's heaps. glibc keeps them for what comes,
+and what comes with the next release finds many of them too small; so a process would grow with each release. Hence what
+lies in holes goes back once a release was replaced, and no block as large as weights lies in a heap.
 """
 
 import ctypes
+import os
 from functools import cache
+
+LARGE_BYTES = 1 << 20
+"""Weights are larger, and arrays of a request smaller: those of 1,000 candidates and of batches of 8 times 100."""
+_KEPT_BYTES = 2 * LARGE_BYTES
+"""Of a heap's free end; glibc has them in this proportion."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Of ``mallopt`` in glibc's malloc.h."""
+_OWN_SETTINGS = {"MALLOC_MMAP_THRESHOLD_": "", "MALLOC_TRIM_THRESHOLD_": "", "GLIBC_TUNABLES": "_threshold"}
+"""By which an operator sets a limit, where they say this; glibc then moves none by itself."""
+
+
+def keep_large_blocks_apart() -> bool:
+    """Let blocks of ``LARGE_BYTES`` have pages of their own for good, which go back to the system as they are freed.
+
+    For the beginning of a process that serves. By itself glibc does so from 128 KiB on, until the first such block is
+    freed: then blocks of its size, up to 32 MiB, lie in the heaps of threads from there on. Weights of later releases
+    would lie there, between small blocks that stay.
+
+    Returns:
+        Whether it was set: not where the C library is another one, or an operator has set it.
+    """
+    if any(name in os.environ and what in os.environ[name] for name, what in _OWN_SETTINGS.items()):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and bool(mallopt(_MMAP_THRESHOLD, LARGE_BYTES) and mallopt(_TRIM_THRESHOLD, _KEPT_BYTES))
 
 
 @cache

@@ -19,6 +19,7 @@ import uvicorn
 from service.accepting import Balance, BalancedServer
 from service.header_limit import LimitedHeaders
 from service.logs import Format, set_up_logs
+from service.memory import keep_large_blocks_apart
 from service.settings import Settings
 from service.slow_clients import SlowClients
 
@@ -68,6 +69,7 @@ def serve_process(
         balance: Where other processes take connections from this socket too, whose turn it is.
     """
     set_up_logs(options.log_level, options.log_format)
+    keep_large_blocks_apart()
     app = _application(options)
     sys.setswitchinterval(SWITCH_S)
     gc.collect()
