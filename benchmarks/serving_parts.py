@@ -2,15 +2,18 @@
 
 Parts: what the hot route does around the ranking (admission, body, a turn of the event loop, count), decode, prepare
 (route, check the candidates' columns, unknown features, lengths, encode), the query tower, resolve (id look-up, states,
-repetitions, bids), score, top-k, answer (its columns), encode, metrics, and by wrk the echo of a body of the same size
-by an application that does nothing. Blocks of ``CALLS`` calls by turns, other bodies in each call; medians over all
+repetitions, bids), score, top-k, answer (its columns), encode, metrics (as one of several workers counts, in files that
+they share, what is added up now and then included), and by wrk the echo of a body of the same size by an application
+that does nothing. Blocks of ``CALLS`` calls by turns, other bodies in each call; medians over all
 calls. The rest of a request is what these parts do not cover: what holds them together, and that each finds the caches
 as another part left them.
 """
 
 import asyncio
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from prometheus_client import values
 
 from benchmarks.serving_naive_model import NaiveQueryTower, embed
 from benchmarks.serving_plain import QueryEncoder
@@ -38,6 +42,7 @@ from service.features import FeatureNotes, QueryEncoding
 from service.follower import Follower
 from service.heavy_runner import DirectRunner
 from service.light import score_pool
+from service.process_state import COUNTS_VARIABLE
 from service.ranker import Outcome, Underway, light_stage, prepare, rank
 from service.releases import LoadedRelease, Snapshot
 from service.settings import Settings
@@ -48,6 +53,8 @@ from service.wire import candidate_columns, decode_request, encode_response
 from service.workers import Workers
 
 ROUNDS, CALLS = 8, 20
+LOT = 256
+"""Requests that a busy worker answers between two times that it adds up what they count."""
 EVENT_TIME_US = int(EVENT_TIME.timestamp() * 1e6)
 
 Call = Callable[[int], object]
@@ -75,7 +82,10 @@ def measure_parts(
     release = snapshot.releases[SCENARIO]
     asked = [_ask(body, snapshot, release, settings) for body in bodies]
     found = _in_turns(_ours(asked, snapshot, release, settings) | _naive(world, bodies), len(asked))
-    found["route"] = asyncio.run(_route(asked, follower, app.state.workers, settings))
+    with _counts_shared(work / "counts"):
+        telemetry = Telemetry()
+    found["metrics"] = _metrics(asked, telemetry)
+    found["route"] = asyncio.run(_route(asked, follower, app.state.workers, settings, telemetry))
     found["HTTP echo"] = _echo(asked, work, seconds)
     follower.close()
     return found
@@ -126,7 +136,6 @@ def _ours(asked: Sequence[Asked], snapshot: Snapshot, release: LoadedRelease, se
         response = rank(decode_request(asked[place].body), snapshot, settings, Deadline()).response
         return encode_response(response)
 
-    telemetry = Telemetry()
     return {
         "decode": lambda place: decode_request(asked[place].body),
         "check": check,
@@ -138,7 +147,6 @@ def _ours(asked: Sequence[Asked], snapshot: Snapshot, release: LoadedRelease, se
         "score": scored,
         "top-k": survivors,
         "answer": lambda place: asked[place].underway.finish(),
-        "metrics": lambda place: telemetry.observe(asked[place].outcome),
         "encode": lambda place: encode_response(asked[place].outcome.response),
         "whole request in process": whole,
     }
@@ -172,9 +180,35 @@ def _in_turns(calls: Mapping[str, Call], num_bodies: int) -> dict[str, float]:
     return {name: median(found) for name, found in times.items()}
 
 
-async def _route(asked: Sequence[Asked], follower: Follower, workers: Workers, settings: Settings) -> float:
+@contextmanager
+def _counts_shared(directory: Path) -> Iterator[None]:
+    """Within it metrics are made as in one of several workers."""
+    directory.mkdir()
+    before, os.environ[COUNTS_VARIABLE] = values.ValueClass, str(directory)
+    values.ValueClass = values.get_value_class()
+    try:
+        yield
+    finally:
+        values.ValueClass = before
+        del os.environ[COUNTS_VARIABLE]
+
+
+def _metrics(asked: Sequence[Asked], telemetry: Telemetry) -> float:
+    """Milliseconds a request of what its outcome counts."""
+    times = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        for number in range(LOT):
+            telemetry.observe(asked[number % len(asked)].outcome, may_be_cold=False)
+        telemetry.add_up()
+        times.append(1000 * (time.perf_counter() - start) / LOT)
+    return median(times)
+
+
+async def _route(
+    asked: Sequence[Asked], follower: Follower, workers: Workers, settings: Settings, telemetry: Telemetry
+) -> float:
     """Milliseconds of what the hot route does around the ranking."""
-    telemetry = Telemetry()
     shadows = Shadows(settings, telemetry.experiments, workers=workers, feedback=None)
     answering = Answering(follower, settings, telemetry, workers, None, shadows)
     times = []
@@ -182,10 +216,12 @@ async def _route(asked: Sequence[Asked], follower: Follower, workers: Workers, s
         body = asked[number % len(asked)].body
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         start = time.perf_counter()
-        with answering.admission.admitted():
-            await answering.body({"headers": headers}, partial(_received, body))
-            with answering.admission.in_line():
-                await answering.in_rank_thread(int)
+        answering.admission.admit()
+        await answering.body({"headers": headers}, partial(_received, body))
+        answering.admission.join()
+        await answering.in_rank_thread(int)
+        answering.admission.leave()
+        answering.admission.let_out()
         answering.count(200)
         times.append(1000 * (time.perf_counter() - start))
     return median(times)

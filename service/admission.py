@@ -29,14 +29,17 @@ class Admission:
 
     Args:
         settings: ``max_in_flight`` and ``max_waiting``.
-        tell: Told of the number in flight whenever it changes.
     """
 
-    def __init__(self, settings: Settings, tell: Callable[[float], None]) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._max_in_flight, self._max_waiting = settings.max_in_flight, settings.max_waiting
-        self._tell = tell
         self._in_flight, self._in_line = 0, 0
         self._answered, self._since_refusal = 0, _CALM * settings.max_waiting
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are read, waiting or ranked."""
+        return self._in_flight
 
     def admitted(self, count: int = 1) -> "_Place":
         """Within it requests count as in flight, all of them or none.
@@ -44,7 +47,7 @@ class Admission:
         Raises:
             HttpProblem: On entering it: 503, there is no room for them.
         """
-        return _Place(self._admit, self._let_out, count)
+        return _Place(self.admit, self.let_out, count)
 
     def in_line(self, count: int = 1) -> "_Place":
         """Within it requests whose bodies were read stand in line until they are answered, all of them or none.
@@ -52,34 +55,36 @@ class Admission:
         Raises:
             HttpProblem: On entering it: 503, too many stand in it, and it is no burst.
         """
-        return _Place(self._join, self._leave, count)
+        return _Place(self.join, self.leave, count)
 
-    def _admit(self, count: int) -> None:
-        self._require_short_line()
+    def admit(self, count: int = 1) -> None:
+        """Enter what :meth:`admitted` gives; once it succeeded, ``let_out`` must follow whatever happens."""
+        if self._in_line >= self._max_waiting:
+            self._require_short_line()
         if self._in_flight + count > self._max_in_flight:
             raise HttpProblem(503, "overloaded", f"{self._in_flight} requests are in flight, try again later")
         self._in_flight += count
-        self._tell(self._in_flight)
 
-    def _let_out(self, count: int) -> None:
+    def let_out(self, count: int = 1) -> None:
+        """Leave it."""
         self._in_flight -= count
-        self._tell(self._in_flight)
 
-    def _join(self, count: int) -> None:
-        self._require_short_line()
+    def join(self, count: int = 1) -> None:
+        """Enter what :meth:`in_line` gives; once it succeeded, ``leave`` must follow whatever happens."""
+        if self._in_line >= self._max_waiting:
+            self._require_short_line()
         if self._in_line == 0:
             self._answered = 0
         self._in_line += count
 
-    def _leave(self, count: int) -> None:
+    def leave(self, count: int = 1) -> None:
+        """Leave it."""
         self._in_line -= count
         self._answered += count
         self._since_refusal += count
 
     def _require_short_line(self) -> None:
-        """Refuse whoever finds a full line; ``_answered`` are those answered since it was empty."""
-        if self._in_line < self._max_waiting:
-            return
+        """Refuse whoever finds a full line, but in a burst; ``_answered`` are those answered since it was empty."""
         if self._answered >= self._max_waiting or self._since_refusal < _CALM * self._max_waiting:
             self._since_refusal = 0
             detail = f"{self._in_line} requests wait and more come than can be answered, try again later"

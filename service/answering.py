@@ -11,12 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import NamedTuple, TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple
 
 import msgspec
 import numpy as np
-from prometheus_client import Counter
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
@@ -27,7 +25,7 @@ from service.deadline import Deadline
 from service.feedback import FeedbackLog
 from service.follower import Follower
 from service.logs import logging_request
-from service.media import media_type
+from service.media import JSON, media_type
 from service.problems import HttpProblem, problem_of, respond_to
 from service.query_towers import DirectTowers
 from service.ranker import Prepared, Underway, light_stage, prepare
@@ -45,8 +43,7 @@ Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Begun:
+class Begun(msgspec.Struct, frozen=True):
     """A request whose light stage is done, and the snapshot that ranks it."""
 
     snapshot: Snapshot
@@ -54,7 +51,7 @@ class Begun:
     underway: Underway
 
 
-class Asked(NamedTuple):
+class Asked(msgspec.Struct, frozen=True):
     """A request whose body is there, and the snapshot that is to rank it.
 
     ``start`` is ``time.monotonic()`` from which its deadline counts.
@@ -93,8 +90,9 @@ class Answering:
         self._follower, self._settings, self._telemetry = follower, settings, telemetry
         self._workers, self._feedback, self._shadows = workers, feedback, shadows
         self._log = RequestLog(settings)
-        self._counters: dict[int, Counter] = {}
-        self.admission = Admission(settings, telemetry.in_flight.set)
+        self._may_be_cold = settings.unknown_ads == "score"
+        self.admission = Admission(settings)
+        telemetry.watch_in_flight(lambda: self.admission.in_flight)
         self._turns = Turns(self.begin)
 
     @property
@@ -108,16 +106,20 @@ class Answering:
         Raises:
             HttpProblem: 401, 408, 413, 415, or 400 when the caller went away.
         """
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}  # the last of each name
+        content_type, declared = None, None
+        for name, value in scope["headers"]:  # the last of each name
+            if name == b"content-type":
+                content_type = value.decode("latin-1")
+            elif name == b"content-length":
+                declared = value.decode("latin-1")
         if self._settings.rank_token is not None:
             given = authorization(scope["headers"])
             require_token(given, self._settings.rank_token, setting="ADSIEVE_RANK_TOKEN")
-        content_type = headers.get(b"content-type")
-        media = media_type(content_type)
+        media = JSON if content_type == JSON else media_type(content_type)
         if media is None:
             detail = f"expected application/json or application/msgpack, got {content_type}"
             raise HttpProblem(415, "media-type", detail)
-        declared, settings = headers.get(b"content-length"), self._settings
+        settings = self._settings
         return await read_body(declared, receive, settings.max_body_bytes, settings.body_timeout_s), media
 
     async def in_rank_thread(self, function: Callable[[*Args], T], *args: *Args) -> T:
@@ -134,8 +136,11 @@ class Answering:
         """
         if self._workers.rank is not None:
             return await asyncio.get_running_loop().run_in_executor(self._workers.rank, self._begin, asked)
-        shares = any(loaded.batches_queries for loaded in asked.snapshot.releases.values())
-        return await self._turns.ask(asked, self._workers.towers.in_a_turn if shares else 1)
+        most = 1
+        for loaded in asked.snapshot.releases.values():
+            if loaded.batches_queries:
+                most = self._workers.towers.in_a_turn
+        return await self._turns.ask(asked, most)
 
     def begin(self, group: Sequence[Asked]) -> list[Begun | Exception]:
         """Requests after their light stages, in this thread, or the errors that these ended with.
@@ -171,8 +176,12 @@ class Answering:
             return prepare(request, asked.snapshot, self._settings, deadline, watch=asked.trace.watch)
 
     def _decoded(self, asked: Asked) -> tuple[RankRequest, Deadline]:
-        with asked.trace.watch.stage("decode"):
+        watch = asked.trace.watch
+        began = time.perf_counter()
+        try:
             request = decode_request(asked.body, asked.media)
+        finally:
+            watch.note("decode", began)
         asked.trace.request_id = request.request_id
         timeout_ms = self._settings.timeout_ms if request.timeout_ms is None else request.timeout_ms
         return request, Deadline.after_ms(timeout_ms, start=asked.start)
@@ -197,14 +206,16 @@ class Answering:
 
     async def finish(self, begun: Begun, calls: "Sequence[Future[np.ndarray]]") -> RankResponse:
         """The answer, once the heavy stage is done or late."""
-        await _settled(calls, begun.underway.patience_s)
+        if calls:
+            await _settled(calls, begun.underway.patience_s)
         with logging_request(begun.underway.inputs.request_id):
             outcome = begun.underway.finish()
-        self._telemetry.observe(outcome)
+        self._telemetry.observe(outcome, may_be_cold=self._may_be_cold)
         self._log.answered(outcome)
         if self._feedback is not None:
             self._feedback.offer(begun.request, outcome)
-        self._shadows.offer(begun.snapshot, begun.request, outcome)
+        if self._settings.shadow:
+            self._shadows.offer(begun.snapshot, begun.request, outcome)
         return outcome.response
 
     def refuse(self, error: Exception, trace: Trace) -> Response:
@@ -221,10 +232,7 @@ class Answering:
 
     def count(self, status: int) -> None:
         """Count the answer to a request."""
-        counter = self._counters.get(status)
-        if counter is None:
-            counter = self._counters[status] = self._telemetry.requests.labels(str(status))
-        counter.inc()
+        self._telemetry.count(status)
 
 
 def caught(function: Callable[[*Args], T], *args: *Args) -> T | Exception:
@@ -244,8 +252,6 @@ def _scored(asked: Asked, prepared: Prepared, embeddings: list[np.ndarray] | Exc
 
 async def _settled(calls: "Sequence[Future[np.ndarray]]", patience_s: float | None) -> None:
     """Wait until all calls are done, or no longer than patience allows."""
-    if not calls:
-        return
     loop, open_calls, settled = asyncio.get_running_loop(), len(calls), asyncio.Event()
 
     def one_is_done() -> None:

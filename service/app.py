@@ -61,7 +61,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         with feedback or nullcontext(), shadow_log or nullcontext(), workers, shadows:
             repeated = [(follower.poll, settings.poll_interval_s), (follower.apply_updates, settings.update_interval_s)]
-            repeated.append((telemetry.serving.tell, TELL_S))
+            repeated.append((telemetry.tell, TELL_S))
             if settings.heavy_url is not None:
                 repeated.append((follower.check_heavy, CHECK_S))
             if is_mirror:
@@ -76,6 +76,7 @@ def create_app(settings: Settings) -> FastAPI:
                     follower.stop()
             finally:
                 follower.close()
+                telemetry.add_up()
 
     answering = Answering(follower, settings, telemetry, workers, feedback, shadows)
     rank, batch = RankRoute(answering), BatchRoute(answering, min(settings.max_batch, settings.max_in_flight))

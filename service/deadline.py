@@ -1,12 +1,12 @@
 """How long a request may still take. Checked before and after each stage."""
 
 import time
-from dataclasses import dataclass
 from math import inf
 
+import msgspec
 
-@dataclass(frozen=True)
-class Deadline:
+
+class Deadline(msgspec.Struct, frozen=True):
     """A moment on the monotonic clock, infinite where there is none."""
 
     at: float = inf
@@ -24,7 +24,7 @@ class Deadline:
 
     @property
     def has_passed(self) -> bool:
-        return self.remaining_s() <= 0
+        return time.monotonic() >= self.at
 
 
 class DeadlineError(Exception):

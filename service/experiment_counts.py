@@ -25,6 +25,8 @@ class ExperimentCounts:
             ["result"],
             registry=registry,
         )
+        for result in ("ranked", "dropped", "failed"):
+            self._shadows.labels(result)  # 0 from the start, so that a rate of it is known
         self._overlap = Histogram(
             "adsieve_shadow_overlap_ratio",
             "Share of an answer's ads that the shadow would have answered too.",

@@ -54,7 +54,7 @@ def create_heavy_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        works = [(poll, settings.poll_interval_s), (telemetry.serving.tell, TELL_S)]
+        works = [(poll, settings.poll_interval_s), (telemetry.tell, TELL_S)]
         if store.local is not store:
             works.append((store.refresh, settings.update_interval_s))
         with workers:
@@ -63,6 +63,7 @@ def create_heavy_app(settings: Settings) -> FastAPI:
                     await polled()  # else this process would take calls that it cannot answer yet
                 telemetry.serving.listens()
                 yield
+        telemetry.add_up()
 
     pages = {"docs_url": None, "redoc_url": None}  # they load scripts from other hosts
     app = HotApplication(

@@ -55,7 +55,7 @@ class HeavyRoute:
         finally:
             self._in_flight -= 1
             self._telemetry.in_flight.set(self._in_flight)
-        self._telemetry.requests.labels(str(response.status_code)).inc()
+        self._telemetry.count(response.status_code)
         await response(scope, receive, send)
 
     async def _answered(self, scope: Scope, receive: Receive, trace: Trace, start: float) -> Response:

@@ -1,6 +1,5 @@
 """What a request asks and brings: its columns, its encoded features, how many survivors it wants."""
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,7 @@ from service.features import FeatureNotes, QueryEncoding, check_lengths, note_un
 from service.heavies import LoadedHeavy
 from service.heavy import HeavyInput
 from service.releases import LoadedRelease
+from service.request_ids import new_request_id
 from service.settings import Settings
 from service.wire import CandidateColumns, candidate_columns
 
@@ -70,7 +70,7 @@ def request_inputs(request: RankRequest, releases: Sequence[LoadedRelease], sett
         encoding = replace(encoding, event_time_us=event_time_us)
         queries, heavy = _encoded(request, encoding, releases, columns)
     return RequestInputs(
-        request_id=uuid.uuid4().hex if request.request_id is None else request.request_id,
+        request_id=new_request_id() if request.request_id is None else request.request_id,
         columns=columns,
         num_survivors=num_survivors,
         event_time_us=event_time_us,

@@ -1,8 +1,9 @@
 """Log lines of requests that were slow, degraded or failed: with their stages, and never more than so many a second."""
 
 import logging
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from service.logs import RateLimit, logging_request
 from service.ranker import Outcome
@@ -12,11 +13,10 @@ from service.stopwatch import Stopwatch
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class Trace:
+class Trace(msgspec.Struct):
     """What is known of a request while it is answered; ``request_id`` once its body was read and named one."""
 
-    watch: Stopwatch = field(default_factory=Stopwatch)
+    watch: Stopwatch = msgspec.field(default_factory=Stopwatch)
     request_id: str | None = None
 
 

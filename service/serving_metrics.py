@@ -15,8 +15,8 @@ from service.ages import catalogue_moment
 from service.process_state import ProcessBoard, ProcessState, ReleaseState
 from service.releases import LoadedRelease
 
-TELL_S = 0.5
-"""How often a process tells the others what it serves."""
+TELL_S = 0.25
+"""How often a process tells the others what it serves, and what it has counted."""
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,13 @@ Where several processes serve, each counts in files of a directory that they sha
 what serves now is in ``service.serving_metrics``.
 """
 
+from collections.abc import Callable
+
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from service.api import Dropped, Timing
+from service.answer_counts import SECONDS, AnswerCounts
+from service.api import Timing
 from service.experiment_counts import ExperimentCounts
 from service.feedback_counts import FeedbackCounts
 from service.problems import KIND_PREFIX, problem_of
@@ -15,14 +18,9 @@ from service.process_state import ProcessBoard, shared_directory
 from service.ranker import Outcome
 from service.serving_metrics import ServingMetrics
 
-SECONDS = (
-    *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075),
-    *(0.01, 0.015, 0.02, 0.03, 0.05, 0.075),
-    *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0),
-)
-COUNTS = (0, 1, 10, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
-STAGES = ("decode", "query_tower", "light", "heavy", "total")
+KINDS = ("deadline", "invalid-value", "not-serving", "overloaded")
+FOLLOWED = ("engines", "overlays", "refresh", "updates")
 CALL_STAGES = ("decode", "heavy", "total")
 """Of a call of the heavy stage; ``heavy`` is what it waited and ran."""
 
@@ -38,33 +36,13 @@ class Telemetry:
         self.feedback = FeedbackCounts(registry)
         self.shadow_feedback = FeedbackCounts(registry, "shadow_feedback")
         self.experiments = ExperimentCounts(registry)
-        self.requests = Counter(
-            "adsieve_rank_requests", "Answers of /rank, by HTTP status.", ["status"], registry=registry
-        )
+        self._answers = AnswerCounts(registry)
+        self._num_in_flight: Callable[[], int] | None = None
         self.in_flight = Gauge(
             "adsieve_rank_in_flight",
             "Requests being read, waiting or ranked.",
             registry=registry,
             multiprocess_mode="livesum",
-        )
-        self.stage_seconds = Histogram(
-            "adsieve_stage_seconds", "Time of one stage of a request.", ["stage"], buckets=SECONDS, registry=registry
-        )
-        self._stages = {stage: self.stage_seconds.labels(stage) for stage in STAGES}  # looked up once, not a request
-        self.candidates = Histogram(
-            "adsieve_candidates", "Candidates of a request, handed in or retrieved.", buckets=COUNTS, registry=registry
-        )
-        self.dropped = Counter(
-            "adsieve_dropped_ads", "Candidates not ranked, by reason.", ["reason"], registry=registry
-        )
-        self.cold = Counter(
-            "adsieve_cold_ads", "Candidates that no index holds, scored all the same by policy.", registry=registry
-        )
-        self.degraded = Counter(
-            "adsieve_degraded_requests",
-            "Answers in light order for want of the heavy ranker.",
-            ["reason"],
-            registry=registry,
         )
         self.problems = Counter(
             "adsieve_problems",
@@ -72,12 +50,8 @@ class Telemetry:
             ["kind"],
             registry=registry,
         )
-        self.missing_features = Counter(
-            "adsieve_missing_features", "Query features that a request lacked.", ["feature"], registry=registry
-        )
-        self.unknown_features = Counter(
-            "adsieve_unknown_features", "Features sent that no model reads.", registry=registry
-        )
+        for kind in KINDS:
+            self.problems.labels(kind)  # 0 from the start, so that a rate sees the first one
         self.heavy_batch_requests = Histogram(
             "adsieve_heavy_batch_requests",
             "Requests that one call of the heavy ranker served.",
@@ -122,6 +96,8 @@ class Telemetry:
             ["what"],
             registry=registry,
         )
+        for what in FOLLOWED:
+            self.faults.labels(what)
 
     def heavy_batch(self, requests: int, waited_s: float) -> None:
         """Count one call of the heavy ranker."""
@@ -130,8 +106,7 @@ class Telemetry:
 
     def call(self, timing: Timing) -> None:
         """Count one call of the heavy stage that was answered for another host."""
-        for stage in CALL_STAGES:
-            self._stages[stage].observe(getattr(timing, stage) / 1000)
+        self._answers.call(timing, CALL_STAGES)
 
     def query_batch(self, requests: int, waited_s: float) -> None:
         """Count one shared call of the query tower."""
@@ -142,33 +117,41 @@ class Telemetry:
         """Count one request that got a problem."""
         self.problems.labels(problem_of(error).type.removeprefix(KIND_PREFIX)).inc()
 
-    def observe(self, outcome: Outcome) -> None:
-        """Count one ranked request."""
+    def observe(self, outcome: Outcome, *, may_be_cold: bool) -> None:
+        """Note one ranked request; ``add_up`` counts it.
+
+        Args:
+            may_be_cold: Whether ads are scored that no index holds.
+        """
         response = outcome.response
         if response.arm is not None:
             self.experiments.arm(next(iter(response.release)), response.arm)
-        for stage, seconds in self._stages.items():
-            seconds.observe(getattr(response.timing_ms, stage) / 1000)
-        self.candidates.observe(outcome.num_candidates)
-        self._observe_faults(outcome)
-        if outcome.notes.unknown:
-            self.unknown_features.inc(len(outcome.notes.unknown))
-        for name in outcome.notes.missing():
-            self.missing_features.labels(name).inc()
+        self._answers.answer(outcome)
+        if may_be_cold:
+            self._answers.cold(outcome)
 
-    def _observe_faults(self, outcome: Outcome) -> None:
-        response = outcome.response
-        for reason in Dropped.__struct_fields__:
-            if ids := getattr(response.dropped, reason):
-                self.dropped.labels(reason).inc(len(ids))
-        for pool in outcome.result.resolved.pools:
-            if len(pool.rows) and pool.rows.min() < 0:
-                self.cold.inc(int((pool.rows < 0).sum()))
-        if response.degraded is not None:
-            self.degraded.labels(response.degraded.reason).inc()
+    def count(self, status: int) -> None:
+        """Note the answer to one request, by its HTTP status; ``add_up`` counts it."""
+        self._answers.status(status)
+
+    def watch_in_flight(self, number: Callable[[], int]) -> None:
+        """Ask this for the requests in flight whenever counts are added up."""
+        self._num_in_flight = number
+
+    def add_up(self) -> None:
+        """Count what was noted since the last time; in any thread."""
+        if self._num_in_flight is not None:
+            self.in_flight.set(self._num_in_flight())
+        self._answers.add_up()
+
+    def tell(self) -> None:
+        """Let the other processes of this host know what was counted here, and what serves."""
+        self.add_up()
+        self.serving.tell()
 
     def exposition(self) -> tuple[bytes, str]:
         """The text that Prometheus reads, and its content type."""
+        self.add_up()
         if self._directory is None:
             return generate_latest(self._registry), CONTENT_TYPE_LATEST
         registry = CollectorRegistry()

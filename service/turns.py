@@ -5,8 +5,9 @@ Else all that stand in line would be ranked in one go, and whoever came meanwhil
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar, TypeVarTuple
+from collections.abc import Callable, Generator, Sequence
+from types import coroutine
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
@@ -23,6 +24,15 @@ class _Told(Generic[Answer]):
         self.answers = answers
 
 
+_OWN_TURN: _Told[Any] = _Told()
+
+
+@coroutine
+def _once_round() -> Generator[None, None, None]:
+    """Let the event loop look at everybody else once; ``asyncio.sleep(0)`` in one step."""
+    yield
+
+
 class Turns(Generic[Asked, Answer]):
     """Gives turns in the order of asking.
 
@@ -37,7 +47,7 @@ class Turns(Generic[Asked, Answer]):
 
     async def run(self, function: Callable[[*Args], T], *args: *Args) -> T:
         """Call a function when it is its turn."""
-        await self._turn(())
+        await (self._wait(()) if self._is_taken else self._begin())
         try:
             return function(*args)
         finally:
@@ -45,7 +55,7 @@ class Turns(Generic[Asked, Answer]):
 
     async def ask(self, asked: Asked, most: int) -> Answer:
         """What ``together`` answers, for at most so many at once: those who wait when it is the turn of the first."""
-        told = await self._turn((asked,))
+        told = await (self._wait((asked,)) if self._is_taken else self._begin())
         if not told.answers:
             try:
                 told = self._lead(asked, most)
@@ -67,6 +77,9 @@ class Turns(Generic[Asked, Answer]):
                 followers.append(future)
                 group += theirs
             self._waiting.popleft()
+        if not followers:
+            (answer,) = self._together(group)
+            return _Told(answer)
         try:
             first, *others = self._together(group)
         except Exception as error:
@@ -75,25 +88,30 @@ class Turns(Generic[Asked, Answer]):
             future.set_result(_Told(answer))
         return _Told(first)
 
-    async def _turn(self, asked: tuple[Asked, ...]) -> _Told[Answer]:
-        turn: asyncio.Future[_Told[Answer]] | None = None
+    async def _begin(self) -> _Told[Answer]:
+        """The turn of somebody who found it free."""
+        self._is_taken = True
         try:
-            if self._is_taken:
-                turn = asyncio.get_running_loop().create_future()
-                self._waiting.append((turn, asked))
-                return await turn
-            self._is_taken = True
-            await asyncio.sleep(0)  # whoever came at the same time is counted in, or refused, first
+            await _once_round()  # whoever came at the same time is counted in, or refused, first
         except asyncio.CancelledError:
-            if turn is None or (turn.done() and not turn.cancelled() and not turn.result().answers):
+            self._pass_on()
+            raise
+        return _OWN_TURN
+
+    async def _wait(self, asked: tuple[Asked, ...]) -> _Told[Answer]:
+        turn: asyncio.Future[_Told[Answer]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((turn, asked))
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and not turn.result().answers:
                 self._pass_on()
             raise
-        return _Told()
 
     def _pass_on(self) -> None:
         while self._waiting:
             turn, _ = self._waiting.popleft()
             if not turn.done():  # else whoever waited was cancelled
-                turn.set_result(_Told())
+                turn.set_result(_OWN_TURN)
                 return
         self._is_taken = False
