@@ -15,6 +15,8 @@ from contracts.errors import MismatchError
 
 SCALE_SUFFIX = ".scale"
 LARGEST = 127
+CACHE_LINE = 64
+"""Bytes."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,20 @@ def stored_table(tensors: Mapping[str, np.ndarray], name: str) -> StoredTable:
     return StoredTable(values, scales)
 
 
+def _aligned(rows: int, dim: int) -> np.ndarray:
+    """Room for float32 [rows, dim] that begins with a cache line, so that a row lies in as few of them as it can."""
+    room = np.empty(rows * dim + CACHE_LINE // 4, np.float32)
+    first = -room.ctypes.data % CACHE_LINE // 4
+    return room[first : first + rows * dim].reshape(rows, dim)
+
+
 def merged(tables: list[StoredTable]) -> StoredTable:
     """Copies of tables of one kind and width, one below the other, with row 0 of each (padding) set to zero."""
     starts = np.cumsum([0, *(len(table) for table in tables[:-1])])
     if tables[0].scales is None:
-        values = np.concatenate([np.asarray(table.values, np.float32) for table in tables])
+        tables_values = [np.asarray(table.values, np.float32) for table in tables]
+        values = _aligned(sum(map(len, tables_values)), tables_values[0].shape[1])
+        np.concatenate(tables_values, out=values)
         values[starts] = 0
         return StoredTable(values)
     scales = np.concatenate([table.scales for table in tables if table.scales is not None])

@@ -11,6 +11,7 @@ one group.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +31,7 @@ MANY_ROWS, FEW_EVENTS = 256, 8
 """From so many rows and up to so many ids of a bag on, arrays added one after another are summed faster."""
 
 
-@dataclass(frozen=True)
-class LookedUp:
+class LookedUp(NamedTuple):
     """Dense inputs of one side.
 
     ``flat`` is float32 [B, F]: floats, one mean embedding per bag, and one per sequence field if sequences are pooled.
@@ -88,7 +88,7 @@ class TableLookup:
         """
         flat = np.empty((len(ids), self._flat_dim), np.float32)
         flat[:, : self._layout.num_floats] = floats
-        sequences = {sequence.name: self._unfilled(ids, sequence) for sequence in self._kept}
+        sequences = {sequence.name: self._unfilled(ids, sequence) for sequence in self._kept} if self._kept else {}
         for group in self._groups:
             group.fill(ids, flat, sequences)
         return LookedUp(flat, sequences)

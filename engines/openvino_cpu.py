@@ -126,19 +126,19 @@ class OpenVinoEngine:
         """
         if inputs.keys() != self._names:
             raise MismatchError(f"{self._path}: takes inputs {sorted(self.inputs)}, got {sorted(inputs)}")
-        shape = tuple([inputs[name].shape for name in self.inputs])
+        arrays = [inputs[name] for name in self.inputs]
+        shape = tuple([array.shape for array in arrays])
         try:
-            if self._streams == 1 and shape in self._sized:
-                return self._run_sized(self._sized[shape], inputs)
+            if self._streams == 1 and (graph := self._sized.get(shape)) is not None:
+                return self._run_sized(graph, arrays)
             stages = self._staged.get(shape)
             return self._run_parts(self._parts(inputs)) if stages is None else self._run_stages(stages, inputs)
         except RuntimeError as error:
             shapes = {name: inputs[name].shape for name in self.inputs}
             raise MismatchError(f"{self._path}: the graph refuses inputs of shapes {shapes}: {error}") from error
 
-    def _run_sized(self, graph: Requests, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _run_sized(self, graph: Requests, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
         """A call that is not divided, of sizes that were prepared."""
-        arrays = [inputs[name] for name in self.inputs]
         for name, array, dtype in zip(self.inputs, arrays, self._dtypes, strict=True):
             self._check_type(name, array, dtype)
         return dict(zip(self.outputs, graph.copied(arrays), strict=True))

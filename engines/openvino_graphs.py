@@ -70,8 +70,8 @@ def slice_of(array: np.ndarray, axis: int | None, start: int, end: int) -> np.nd
     return array if axis is None else array[(slice(None),) * axis + (slice(start, end),)]
 
 
-_Kept = tuple[Any, list[np.ndarray], list[np.ndarray]]
-"""An infer request, and where its inputs and outputs lie, which never changes in a graph of fixed sizes."""
+_Kept = tuple[Any, Callable[..., object], list[np.ndarray], list[np.ndarray]]
+"""An infer request, what runs it, and where its inputs and outputs lie, as never changes in a graph of fixed sizes."""
 
 
 class Requests:
@@ -91,7 +91,7 @@ class Requests:
     def one(self, arrays: Sequence[np.ndarray]) -> Iterator[Any]:
         """A request that no other call uses meanwhile, with these inputs in order."""
         kept = self._taken()
-        request, into, _ = kept
+        request, _, into, _ = kept
         try:
             for position, array in enumerate(arrays):
                 if self._tensor is None:
@@ -105,12 +105,12 @@ class Requests:
     def copied(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Outputs of a graph of fixed sizes for these inputs, both in order."""
         kept = self._taken()
-        request, into, out_of = kept
+        _, infer, into, out_of = kept
         try:
             for place, array in zip(into, arrays, strict=True):
                 place[...] = array
-            request.infer(share_outputs=True)
-            return [np.array(place) for place in out_of]
+            infer({}, share_outputs=True, decode_strings=False)
+            return [place.copy() for place in out_of]
         finally:
             self._idle.append(kept)
 
@@ -119,10 +119,12 @@ class Requests:
             return self._idle.pop()
         except IndexError:
             request = self._graph.create_infer_request()
+        bare: Any = super(type(request), request)  # without what Python does first to inputs, of which there are none
         if self._tensor is not None:
-            return request, [], []
+            return request, bare.infer, [], []
         return (
             request,
+            bare.infer,
             [request.get_input_tensor(position).data for position in range(len(self._graph.inputs))],
             [request.get_output_tensor(position).data for position in range(len(self._graph.outputs))],
         )
