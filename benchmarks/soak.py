@@ -7,10 +7,11 @@ with the updates of the day merged, published, and old releases are pruned; ever
 new ads are appended. Each worker's memory, descriptors and threads are read every five seconds.
 
 A request failed where its status is not 200 or its connection ended; it is told what was going on when it was due. What
-a worker holds is judged from the third release on: medians of each release's time, and their slope; a run that is too
-short for a slope misses its targets, and so does one with fewer releases or updates than the schedule has. The
-command's own jobs run on the same cores, behind the service. Its line is as long as ``MAX_IN_FLIGHT`` unless ``--set``
-says otherwise: the shorter one of its defaults is for overloads, and refuses one of some hundred random arrivals at .7.
+a worker holds is judged from the third release on: medians of each release's time, and their slope, those in which it
+wrote the overlay and those in which it did not each among themselves. A run that is too short for a slope misses its
+targets, and so does one with fewer releases or updates than the schedule has. The command's own jobs run on the same
+cores, behind the service. Its line is as long as ``MAX_IN_FLIGHT`` unless ``--set`` says otherwise: the shorter one of
+its defaults is for overloads, and refuses one of some hundred random arrivals at .7.
 """
 
 import argparse
@@ -214,12 +215,14 @@ def _judged(
             figures[f"worker {number}, after release {place:2}"] = (
                 f"PSS {one.pss:.1f} MiB, RSS {one.rss:.1f}, anonymous {one.anonymous:.1f}; {one.files:g} files, "
                 f"{one.sockets:g} sockets, {one.threads:g} threads, {one.gone:g} mapped files that are gone"
+                f"{'; writes the overlay' if round(one.writes) else ''}"
             )
         judged = periods[FIRST_JUDGED - 1 :]
+        writes = [one.writes for one in judged]
         for name in ("pss", "anonymous"):
-            grown[name].append(growth([getattr(one, name) for one in judged]))
+            grown[name].append(growth([getattr(one, name) for one in judged], writes))
         for name in ("files", "threads", "gone"):
-            grown[name].append(rise([getattr(one, name) for one in judged]))
+            grown[name].append(rise([getattr(one, name) for one in judged], writes))
     seconds = 60 * options.minutes
     targets = [
         Target("load", round(rate / capacity, 3), at_least=MIN_LOAD),

@@ -1,12 +1,15 @@
 """The soak judges what it saw: leaks, failures and runs that show too little are told from a service that is well."""
 
 import argparse
+from bisect import bisect_right
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from benchmarks.overload_client import Report, Sample
-from benchmarks.soak import Watched, _judged
-from benchmarks.soak_memory import Held, by_period
+from benchmarks.soak import FIRST_JUDGED, MAX_GROWTH, Watched, _judged
+from benchmarks.soak_memory import Held, by_period, growth
 
 OPTIONS = argparse.Namespace(minutes=20.0, every=60.0, workers=2, set=[])
 LOADED = [60.0 * number + 20 for number in range(20)]
@@ -59,6 +62,27 @@ def test_a_service_that_is_well_meets_every_target():
 def test_a_little_that_leaks_with_each_release_is_told(leak, told):
     (name,) = missed(judged(watched(**leak)))
     assert name.startswith(told)
+
+
+def in_turns(leak: float) -> Watched:
+    """Who writes the overlay holds 55 MiB more and changes with each release, memory swings; as drawn once."""
+    seen, rng = watched(anonymous=leak), np.random.default_rng(0)
+    writes, swings = rng.integers(0, 2, len(LOADED)), rng.normal(0, 6, len(LOADED))
+    for worker, samples in seen.held.items():
+        for place, sample in enumerate(samples):
+            release = max(0, bisect_right(LOADED, sample.at) - 1)
+            own = int(writes[release] == (worker == 0))
+            samples[place] = replace(
+                sample, writes=own, anonymous=sample.anonymous + 55 * own + (swings[release] if worker == 0 else 0)
+            )
+    return seen
+
+
+def test_who_writes_the_overlay_is_no_growth_and_hides_none():
+    assert missed(judged(in_turns(0.0))) == []
+    assert missed(judged(in_turns(2.0))) == ["growth of anonymous memory after the third release"]
+    periods = by_period(in_turns(0.0).held[0], LOADED)[FIRST_JUDGED - 1 :]
+    assert growth([one.anonymous for one in periods]) > MAX_GROWTH  # of a worker that is well, all periods alike
 
 
 @pytest.mark.parametrize(
