@@ -37,9 +37,18 @@ def vocabulary_ids(texts: Sequence[str], known: dict[str, int]) -> np.ndarray:
     return np.fromiter((known.get(text, OUT_OF_VOCABULARY) for text in texts), dtype=np.int32, count=len(texts))
 
 
+@dataclass(frozen=True, eq=False)
+class VocabularyIds:
+    """:func:`vocabulary_ids` of a vocabulary."""
+
+    known: dict[str, int]
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        return vocabulary_ids(texts, self.known)
+
+
 def text_ids(table: Table) -> TextIds:
     """The function from texts to ids of one fitted table; ConfigError while its vocabulary is not fitted."""
     if table.vocabulary is None:
         return HashedIds(table.num_rows)
-    known = {value: NUM_RESERVED + position for position, value in enumerate(table.vocabulary)}
-    return lambda texts: vocabulary_ids(texts, known)
+    return VocabularyIds({value: NUM_RESERVED + position for position, value in enumerate(table.vocabulary)})

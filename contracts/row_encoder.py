@@ -20,7 +20,9 @@ from contracts.encoding import Encoded, Encoder
 from contracts.errors import RequestError
 from contracts.feature_encoders import DenseEncoder
 from contracts.layout import SideLayout
-from contracts.row_gathering import Gathering
+from contracts.query_in_body import QueryInBody
+from contracts.row_gathering import MAX_EPOCH_MS, Gathering
+from contracts.row_plan import GIVEN, OUTSIDE, RowPlan
 from contracts.row_values import IrregularError
 from contracts.row_writers import Edges, RowInWork, writer_of
 from contracts.rows import encode_row
@@ -54,6 +56,10 @@ class RowEncoder:
         self._writers = {part.name: writer_of(part, dense, edges) for part in encoder.encoders}
         self._edges_us = edges.joined()
         self._columns = tuple(encoder.columns)
+        self._plan = RowPlan(encoder.encoders, dense)
+        self._raw = np.array(self._no_dense)
+        self._no_states = np.zeros(len(self._plan.plan), np.uint8)
+        self._all_given = bytes([GIVEN]) * len(self._columns)
 
     @property
     def layout(self) -> SideLayout:
@@ -62,8 +68,13 @@ class RowEncoder:
 
     def encode(self, query: Mapping[str, Any], *, event_time_us: int, prefix: str = "query") -> EncodedRow:
         """Encode the features of one request; arguments and errors are those of ``contracts.rows.encode_request``."""
+        kernels = compiled.kernels()
+        if isinstance(query, QueryInBody):
+            if kernels is not None and (found := self._in_body(query, event_time_us, kernels)) is not None:
+                return found
+            query = query.decoded
         try:
-            row = self._written(query, event_time_us, compiled.kernels())
+            row = self._written(query, event_time_us, kernels)
         except (IrregularError, RequestError, UnicodeEncodeError, OverflowError):
             return self._plain(query, event_time_us, prefix)
         given, outside = row.given, row.out_of_vocabulary
@@ -71,6 +82,26 @@ class RowEncoder:
             Encoded(row.ids[None], row.floats[None]),
             [] if len(given) == len(self._columns) else [column for column in self._columns if column not in given],
             [column for column in self._columns if column in outside] if outside else [],
+        )
+
+    def _in_body(self, query: QueryInBody, event_time_us: int, kernels: ModuleType) -> EncodedRow | None:
+        """The row of features in a body; None where something is not plainly right."""
+        plan, lexicon = self._plan, self._plan.lexicon
+        ids, floats, raw, states = self._ids.copy(), self._floats.copy(), self._raw.copy(), self._no_states.copy()
+        unknown = kernels.write_row(
+            *(query.data, query.values_at, query.items_at, query.numbers, plan.plan, lexicon.slots, lexicon.texts),
+            *(plan.edges_us, event_time_us, MAX_EPOCH_MS, ids, raw, floats, states),
+        )
+        if unknown < 0 or not (len(raw) == 0 or self._dense.write(raw, floats)):
+            return None
+        encoded, found = Encoded(ids[None], floats[None]), states.tobytes()
+        if found.startswith(self._all_given):
+            return EncodedRow(encoded, [], [])
+        by_column = dict(zip(self._columns, found, strict=False))
+        return EncodedRow(
+            encoded,
+            [column for column, state in by_column.items() if state not in (GIVEN, OUTSIDE)],
+            [column for column, state in by_column.items() if state == OUTSIDE],
         )
 
     def _written(self, query: Mapping[str, Any], event_time_us: int, kernels: ModuleType | None) -> RowInWork:

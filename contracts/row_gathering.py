@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-_MAX_EPOCH_MS = 253_402_300_799_999  # the end of the year 9999
+MAX_EPOCH_MS = 253_402_300_799_999  # the end of the year 9999
 
 
 class Gathering:
@@ -64,5 +64,5 @@ class Gathering:
         except OverflowError:
             return False
         ages = np.array(self._ages, np.int64).reshape(-1, 4)
-        done: bool = self._kernels.age_fields(millis, ages, self._edges_us, event_time_us, _MAX_EPOCH_MS, ids)
+        done: bool = self._kernels.age_fields(millis, ages, self._edges_us, event_time_us, MAX_EPOCH_MS, ids)
         return done

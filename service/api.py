@@ -1,6 +1,6 @@
 """What /rank and /rank/batch take and answer. Candidates and ads are columns, never one object each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -48,7 +48,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     scenario: Annotated[str, msgspec.Meta(min_length=1)]
-    query: dict[str, Any]
+    query: Mapping[str, Any]
     request_id: Annotated[str, msgspec.Meta(max_length=MAX_REQUEST_ID)] | None = None
     event_time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     candidates: Annotated[Sequence[str] | dict[str, Any] | None, msgspec.Meta(extra_json_schema=_COLUMNS_SCHEMA)] = None

@@ -8,20 +8,23 @@ field, no JSON at all) is left to whoever decodes the whole body, so that rules 
 
 import os
 from types import ModuleType
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from contracts import compiled
+from contracts.query_in_body import QueryInBody, query_in_body
 from indexing.id_keys import found_keys
 from indexing.id_texts import IdTexts
 from service.api import RankRequest
 
-_FIELD = b'"candidates"'
-_STAND_IN = [os.urandom(16).hex()]
-_CUT = msgspec.json.encode(_STAND_IN)
+_QUERY, _CANDIDATES = b'"query"', b'"candidates"'
+_NOBODY = os.urandom(16).hex()
+_STAND_INS: dict[bytes, Any] = {_QUERY: {_NOBODY: 0}, _CANDIDATES: [_NOBODY]}
+_CUTS = {field: msgspec.json.encode(value) for field, value in _STAND_INS.items()}
 _MIN_BYTES = 2_048
-"""Of what follows the field's name; what is shorter is decoded faster than cut out."""
+"""Of a body behind the name of the candidates' field, and of a whole one; what is shorter is decoded faster."""
 _BYTES_OF_ID = 8, 3
 """With quotes and comma: as are usual, then of those that take most room."""
 _MAX_IDS = 1 << 17
@@ -47,34 +50,75 @@ def decode_cut(
     """The request of a body; None where all of it is to be decoded.
 
     Its ``candidates`` are ``IdTexts``, or columns of which ``ids`` may be such and ``bids`` an array of fp64, NaN for
-    null.
+    null; its ``query`` is a ``QueryInBody``. Either may be as the decoder gives it.
 
     Args:
-        min_bytes: A body with less behind the field's name is not looked at.
+        min_bytes: Of what is shorter nothing is looked at.
     """
     kernels = compiled.kernels()
-    field = -1 if kernels is None else body.find(_FIELD)
-    if kernels is None or field < 0 or len(body) - field < min_bytes:
+    if kernels is None or len(body) < min_bytes:
         return None
-    found = _found(body, field, kernels)
-    if found is None:
-        return None
+    data = np.frombuffer(body + kernels.TAIL, np.uint8)
+    query = _query(body, data, kernels)
+    found = _candidates(body, data, query, min_bytes, kernels)
+    if query is not None and found is not None and found.start < query.start < found.end:
+        query = None  # it is a column of the candidates
+    cuts = []
+    if query is not None:
+        cuts.append((query.start, query.end, _CUTS[_QUERY]))
+    if found is not None:
+        cuts.append((found.start, found.end, _CUTS[_CANDIDATES]))
     try:
-        request = decoder.decode(b"".join((body[: found.start], _CUT, body[found.end :])))
-        candidates = found.ids if found.columns is None else _columns(body, found, found.columns, kernels)
+        request = decoder.decode(_without(body, sorted(cuts)))
+        candidates = None
+        if found is not None:
+            candidates = found.ids if found.columns is None else _columns(body, found, found.columns, kernels)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-    if request.candidates != _STAND_IN or candidates is None:
+    if query is not None:
+        if request.query != _STAND_INS[_QUERY]:
+            return None
+        msgspec.structs.force_setattr(request, "query", query)
+    if found is not None:
+        if request.candidates != _STAND_INS[_CANDIDATES] or candidates is None:
+            return None
+        msgspec.structs.force_setattr(request, "candidates", candidates)
+    return request if cuts else None
+
+
+def _without(body: bytes, cuts: list[tuple[int, int, bytes]]) -> bytes:
+    """The body with something else in some places, which are in order."""
+    parts, done = [], 0
+    for start, end, put in cuts:
+        parts += [body[done:start], put]
+        done = end
+    return b"".join([*parts, body[done:]])
+
+
+def _query(body: bytes, data: np.ndarray, kernels: ModuleType) -> QueryInBody | None:
+    """The features behind the first ``"query"``."""
+    field = body.find(_QUERY)
+    if field < 0:
         return None
-    msgspec.structs.force_setattr(request, "candidates", candidates)
-    return request
+    candidates = body.find(_CANDIDATES, field)
+    return query_in_body(data, field + len(_QUERY), (candidates if candidates > 0 else len(body)) - field, kernels)
 
 
-def _found(body: bytes, field: int, kernels: ModuleType) -> _Found | None:
+def _candidates(
+    body: bytes, data: np.ndarray, query: QueryInBody | None, min_bytes: int, kernels: ModuleType
+) -> _Found | None:
+    """The candidates behind the first ``"candidates"`` that is not in the query."""
+    field = body.find(_CANDIDATES)
+    if query is not None and query.start < field < query.end:
+        field = body.find(_CANDIDATES, query.end)
+    return None if field < 0 or len(body) - field < min_bytes else _found(data, field, len(body), kernels)
+
+
+def _found(data: np.ndarray, field: int, num_bytes: int, kernels: ModuleType) -> _Found | None:
     """The candidates behind the field's name, which stands at ``field``."""
-    data, after, end = np.frombuffer(body + kernels.TAIL, np.uint8), field + len(_FIELD), -1
+    after, end = field + len(_CANDIDATES), -1
     for bytes_of_id in _BYTES_OF_ID:
-        room = min((len(body) - after) // bytes_of_id + 1, _MAX_IDS)
+        room = min((num_bytes - after) // bytes_of_id + 1, _MAX_IDS)
         starts, lengths, heads = np.empty(room, np.int64), np.empty(room, np.int64), np.empty((room, 2), np.uint64)
         bids, columns, noted = np.empty(room), np.empty((_MAX_COLUMNS, 5), np.int64), np.empty(5, np.int64)
         end = kernels.read_candidates(data, after, starts, lengths, heads, bids, columns, noted)

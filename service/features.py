@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
+from contracts import compiled
 from contracts.encoding import Encoded
 from contracts.errors import RequestError
 from contracts.layout import SideLayout
+from contracts.lexicon import Lexicon
+from contracts.query_in_body import QueryInBody
 from contracts.row_encoder import RowEncoder
 from service.releases import LoadedRelease
 from service.settings import Settings
@@ -21,6 +25,8 @@ class Report:
     out_of_vocabulary: list[str]
 
 
+_KEPT_NAMES = 64
+"""Sets of names that models know, of which the last ones stay prepared."""
 MAX_NAMED, MAX_NAME = 50, 200
 """Unknown features that an answer names, and characters of each name."""
 
@@ -70,10 +76,31 @@ def note_unknown(
     if settings.ab:
         splits = [settings.ab[loaded.scenario] for loaded in releases if loaded.scenario in settings.ab]
         known = known.union(f"query.{split.key}" for split in splits)  # it is read to split users
+    if isinstance(query, QueryInBody) and not pair and _knows(known, query):
+        return []
     unknown = [name for name in _given_names(query, pair, known) if name not in known]
     if unknown and settings.unknown_features == "refuse":
         raise RequestError("unknown feature, no model of this scenario reads it", field=unknown[0])
     return unknown
+
+
+def _knows(known: frozenset[str], query: QueryInBody) -> bool:
+    """Whether all names of a query in a body are known; False where nobody can say."""
+    kernels, lexicon = compiled.kernels(), _names(known)
+    if kernels is None:
+        return False
+    found: bool = kernels.knows_names(query.data, query.values_at, lexicon.slots, lexicon.texts)
+    return found
+
+
+@lru_cache(maxsize=_KEPT_NAMES)
+def _names(known: frozenset[str]) -> Lexicon:
+    """Names of features in group 0, those of the fields of a history in the group that is the id of its name."""
+    features = sorted(name.removeprefix("query.") for name in known if name.startswith("query."))
+    groups = {name: group for group, name in enumerate(features, 1)}
+    pairs = [(name[:dot], name[dot + 1 :]) for name in features for dot in range(len(name)) if name[dot] == "."]
+    fields = [(groups[history], field, 0) for history, field in pairs if history in groups]
+    return Lexicon([*((0, name, group) for name, group in groups.items()), *fields])
 
 
 def _given_names(query: Mapping[str, Any], pair: Mapping[str, Any], known: frozenset[str]) -> list[str]:
@@ -91,6 +118,8 @@ def check_lengths(query: Mapping[str, Any], max_list_length: int) -> None:
     Raises:
         RequestError: Names the feature or the field of a history.
     """
+    if isinstance(query, QueryInBody) and query.longest <= max_list_length:
+        return
     for name, value in query.items():
         columns = value.items() if isinstance(value, dict) else [("", value)]
         for column, values in columns:

@@ -29,7 +29,7 @@ _DEEPEST = 32
 
 
 @njit
-def _past_space(data: int, at: int) -> int:
+def past_space(data: int, at: int) -> int:
     byte = byte_of(data, at)
     while byte == 0x20 or byte == 0x0A or byte == 0x0D or byte == 0x09:
         at += 1
@@ -48,7 +48,7 @@ def _ends(word: np.uint64) -> np.uint64:
 
 
 @njit
-def _text_end(data: int, start: int) -> int:
+def text_end(data: int, start: int) -> int:
     """The quote that ends a plain text; eight bytes are looked at together."""
     at = start
     ends = _ends(word_of(data, at))
@@ -63,7 +63,7 @@ def _text_end(data: int, start: int) -> int:
 def _read_texts(data, at, whole, starts, lengths, heads, found):  # type: ignore[no-untyped-def]
     """Behind a list of texts whose bracket is at ``at``; ``found`` gets their number and the longest one's length."""
     number, longest = 0, 0
-    at = _past_space(data, at + 1)
+    at = past_space(data, at + 1)
     if byte_of(data, at) == _CLOSE:
         found[0], found[1] = 0, 0
         return at + 1
@@ -71,7 +71,7 @@ def _read_texts(data, at, whole, starts, lengths, heads, found):  # type: ignore
         if number == len(starts):
             return NO_ROOM
         start = at + 1
-        end = _text_end(data, start)
+        end = text_end(data, start)
         if end == UNKNOWN:
             return UNKNOWN
         length = end - start
@@ -79,13 +79,13 @@ def _read_texts(data, at, whole, starts, lengths, heads, found):  # type: ignore
         for word in range(HEAD // 8):
             heads[number, word] = head_word(whole, start, length, word)
         number += 1
-        at = _past_space(data, end + 1)
+        at = past_space(data, end + 1)
         if byte_of(data, at) == _CLOSE:
             found[0], found[1] = number, longest
             return at + 1
         if byte_of(data, at) != _COMMA:
             return UNKNOWN
-        at = _past_space(data, at + 1)
+        at = past_space(data, at + 1)
     return UNKNOWN
 
 
@@ -93,7 +93,7 @@ def _read_texts(data, at, whole, starts, lengths, heads, found):  # type: ignore
 def _read_numbers(data, at, numbers, found):  # type: ignore[no-untyped-def]
     """Behind a list of numbers and nulls whose bracket is at ``at``; ``found`` gets how many there are."""
     number = 0
-    at = _past_space(data, at + 1)
+    at = past_space(data, at + 1)
     if byte_of(data, at) == _CLOSE:
         found[2] = 0
         return at + 1
@@ -108,13 +108,13 @@ def _read_numbers(data, at, numbers, found):  # type: ignore[no-untyped-def]
             if at == UNKNOWN:
                 return UNKNOWN
         number += 1
-        at = _past_space(data, at)
+        at = past_space(data, at)
         if byte_of(data, at) == _CLOSE:
             found[2] = number
             return at + 1
         if byte_of(data, at) != _COMMA:
             return UNKNOWN
-        at = _past_space(data, at + 1)
+        at = past_space(data, at + 1)
 
 
 @njit
@@ -146,16 +146,16 @@ def _past_list(data, at):  # type: ignore[no-untyped-def]
 def _read_columns(data, at, whole, starts, lengths, heads, numbers, columns, found):  # type: ignore[no-untyped-def]
     """Behind an object of lists whose brace is at ``at``."""
     count = 0
-    at = _past_space(data, at + 1)
+    at = past_space(data, at + 1)
     while byte_of(data, at) == _QUOTE and count < len(columns):
         name = at + 1
-        name_end = _text_end(data, name)
+        name_end = text_end(data, name)
         if name_end == UNKNOWN:
             return UNKNOWN
-        at = _past_space(data, name_end + 1)
+        at = past_space(data, name_end + 1)
         if byte_of(data, at) != _COLON:
             return UNKNOWN
-        start = _past_space(data, at + 1)
+        start = past_space(data, at + 1)
         if byte_of(data, start) != _OPEN:
             return UNKNOWN
         kind, at = OTHER, UNKNOWN
@@ -172,13 +172,13 @@ def _read_columns(data, at, whole, starts, lengths, heads, numbers, columns, fou
         columns[count, 0], columns[count, 1], columns[count, 2] = kind, name, name_end
         columns[count, 3], columns[count, 4] = start, at
         count += 1
-        at = _past_space(data, at)
+        at = past_space(data, at)
         if byte_of(data, at) == _CLOSE_OBJECT:
             found[3] = count
             return at + 1
         if byte_of(data, at) != _COMMA:
             return UNKNOWN
-        at = _past_space(data, at + 1)
+        at = past_space(data, at + 1)
     return UNKNOWN
 
 
@@ -216,10 +216,10 @@ def read_candidates(
         filled is then of no use.
     """
     data = address(body)
-    at = _past_space(data, at)
+    at = past_space(data, at)
     if byte_of(data, at) != _COLON:
         return UNKNOWN
-    at = _past_space(data, at + 1)
+    at = past_space(data, at + 1)
     found[:] = 0
     found[4] = at
     if byte_of(data, at) == _OPEN:

@@ -86,6 +86,12 @@ def word_of(context: Any, begin: Any, at: Any) -> Any:
     return types.uint64(types.int64, types.int64), generate
 
 
+@njit
+def whole_of(begin: int, at: int) -> np.int64:
+    """The int64 at a place of an array behind an address."""
+    return np.int64(word_of(begin, 8 * at))
+
+
 @intrinsic
 def prefetch(context: Any, array: Any, at: Any) -> Any:
     """Have the cache line of the element at a flat position brought near; nothing happens where there is none."""

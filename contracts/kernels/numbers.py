@@ -13,7 +13,7 @@ from contracts.kernels.build import U64, byte_of, double, leading_zeros, product
 from contracts.kernels.texts import HIGHS, ONES
 
 _LOWEST, _HIGHEST, _EXACT = -27, 22, 1 << 53
-_MOST_DIGITS, _MOST_OF_POWER = 19, 4
+_MOST_DIGITS, _SAFE_DIGITS, _MOST_OF_POWER = 19, 15, 4
 _WHOLE_TENS = np.array([10**power for power in range(9)], np.uint64)
 _ZEROS, _ABOVE_NINE = ONES * U64(0x30), ONES * U64(0x80 - 10)
 _PAIRS, _PAIRS_1, _PAIRS_2 = U64(0x000000FF000000FF), U64(0x000F424000000064), U64(0x0000271000000001)
@@ -135,3 +135,27 @@ def number_at(data: int, at: int) -> tuple[int, float]:
     else:
         value = np.float64(digits) * _TENS[power]
     return end, -value if is_negative else value
+
+
+@njit(error_model="numpy")
+def is_real(data: int, at: int) -> bool:
+    """Whether the number at a place has a point or a power."""
+    end, _ = _past_digits(data, at + (byte_of(data, at) == _MINUS), U64(0))
+    return byte_of(data, end) == _POINT or byte_of(data, end) | 0x20 == _POWER
+
+
+@njit(error_model="numpy")
+def whole_at(data: int, at: int) -> tuple[int, float]:
+    """As ``number_at`` of whole numbers of at most 15 digits; -1 for all others."""
+    is_negative = byte_of(data, at) == _MINUS
+    first = at + is_negative
+    end, digits = _past_digits(data, first, U64(0))
+    if (
+        end == first
+        or end - first > _SAFE_DIGITS
+        or (byte_of(data, first) == _ZERO and (is_negative or end - first > 1))
+    ):
+        return -1, 0.0
+    if byte_of(data, end) == _POINT or byte_of(data, end) | 0x20 == _POWER:
+        return -1, 0.0
+    return end, -np.float64(digits) if is_negative else np.float64(digits)

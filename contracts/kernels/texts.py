@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit, types
 
-from contracts.kernels.build import U64, compiled, read, word_at, write
+from contracts.kernels.build import U64, address, byte_of, compiled, read, word_at, word_of, write
 
 PADDING = 64
 TAIL = b"\0" * (1 + PADDING)
@@ -62,17 +62,17 @@ def _xx_merged(total: np.uint64, part: np.uint64) -> np.uint64:
     return (total ^ _xx_round(U64(0), part)) * _XX_1 + _XX_4
 
 
-@njit(inline="always")
-def _xxh64(data: np.ndarray, start: int, length: int) -> np.uint64:
-    """xxHash64 of a text with seed 0 (github.com/Cyan4973/xxHash, doc/xxhash_spec.md)."""
+@njit
+def text_hash(data: int, start: int, length: int) -> np.uint64:
+    """xxHash64 of a text behind an address, with seed 0 (github.com/Cyan4973/xxHash, doc/xxhash_spec.md)."""
     at, end = start, start + length
     if length >= 32:
         one, two, three, four = _XX_1 + _XX_2, _XX_2, U64(0), U64(0) - _XX_1
         while at + 32 <= end:
-            one = _xx_round(one, word_at(data, at))
-            two = _xx_round(two, word_at(data, at + 8))
-            three = _xx_round(three, word_at(data, at + 16))
-            four = _xx_round(four, word_at(data, at + 24))
+            one = _xx_round(one, word_of(data, at))
+            two = _xx_round(two, word_of(data, at + 8))
+            three = _xx_round(three, word_of(data, at + 16))
+            four = _xx_round(four, word_of(data, at + 24))
             at += 32
         total = _rotated(one, 1) + _rotated(two, 7) + _rotated(three, 12) + _rotated(four, 18)
         total = _xx_merged(_xx_merged(_xx_merged(_xx_merged(total, one), two), three), four)
@@ -80,14 +80,14 @@ def _xxh64(data: np.ndarray, start: int, length: int) -> np.uint64:
         total = _XX_5
     total += U64(length)
     while at + 8 <= end:
-        total = _rotated(total ^ _xx_round(U64(0), word_at(data, at)), 27) * _XX_1 + _XX_4
+        total = _rotated(total ^ _xx_round(U64(0), word_of(data, at)), 27) * _XX_1 + _XX_4
         at += 8
     if at + 4 <= end:
-        total ^= (word_at(data, at) & U64(0xFFFFFFFF)) * _XX_1
+        total ^= (word_of(data, at) & U64(0xFFFFFFFF)) * _XX_1
         total = _rotated(total, 23) * _XX_2 + _XX_3
         at += 4
     while at < end:
-        total ^= U64(data[at]) * _XX_5
+        total ^= U64(byte_of(data, at)) * _XX_5
         total = _rotated(total, 11) * _XX_1
         at += 1
     total ^= total >> U64(33)
@@ -170,13 +170,13 @@ def hash_fields(data: np.ndarray, fields: np.ndarray, ids: np.ndarray) -> bool:
     Returns:
         False where a text holds NUL, and so is none; the row is then of no use.
     """
-    at, end = 0, len(data) - PADDING
+    at, end, begin = 0, len(data) - PADDING, address(data)
     for field in range(len(fields)):
         place, divisor = fields[field, 1], U64(fields[field, 2] - 3)
         for number in range(fields[field, 0]):
             if at >= end:
                 return False
             stop = _end_of(data, at)
-            ids[place + number] = np.int32(_xxh64(data, at, stop - at) % divisor) + np.int32(3)
+            ids[place + number] = np.int32(text_hash(begin, at, stop - at) % divisor) + np.int32(3)
             at = stop + 1
     return at == end

@@ -4,16 +4,19 @@ import math
 from importlib.util import find_spec
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from contracts.compiled import kernels as loaded_kernels
 from contracts.compiled import prepare
 from contracts.config import convert
 from contracts.encoding import Encoder
 from contracts.errors import RequestError
+from contracts.query_in_body import QueryInBody, query_in_body
 from contracts.row_encoder import RowEncoder
 from contracts.rows import encode_row
 from contracts.schema import FeatureSchema, Fitted
@@ -66,6 +69,16 @@ def _encoder() -> Encoder:
 
 ENCODER = _encoder()
 ROWS = RowEncoder(ENCODER)
+needs_kernels = pytest.mark.skipif(not prepare(), reason="without compiled kernels every body is decoded")
+
+WHOLE: dict[str, Any] = {
+    "country": "DE",
+    "device": "phone",
+    "places": ["DE", "1"],
+    **{"age": 0.5, "raw": 3, "count": 7.25, "spent": 1e3, "visits": 2},
+    "image": [0.5, 1, 2],
+    "watch": {"video_id": ["a", "b"], "place": ["DE", "x"], "time": [NOW_MS - 70_000, NOW_MS]},
+}
 
 texts = st.sampled_from(["DE", "1", "été", "", "x", "中国", "0"])
 categories = texts | st.integers(-(2**70), 2**70) | st.booleans()
@@ -137,6 +150,79 @@ def test_a_row_is_what_columns_of_one_row_are(query: dict[str, Any]) -> None:
 @given(broken)
 def test_wrong_values_are_refused_in_the_same_words(query: dict[str, Any]) -> None:
     assert outcome(compiled, query) == outcome(plain, query)
+
+
+def in_body(query: dict[str, Any]) -> QueryInBody | None:
+    """The features as they are found in a body."""
+    kernels = loaded_kernels()
+    assert kernels is not None
+    body = msgspec.json.encode(query)
+    return query_in_body(np.frombuffer(b":" + body + kernels.TAIL, np.uint8), 0, 100 + len(body), kernels)
+
+
+@needs_kernels
+@settings(max_examples=500, deadline=None)
+@given(queries | broken)
+def test_a_row_from_a_body_is_what_columns_of_one_row_are(query: dict[str, Any]) -> None:
+    try:
+        found = in_body(query)
+    except (UnicodeEncodeError, OverflowError):  # no JSON can say so
+        return
+    if found is not None:
+        assert found == found.decoded
+        assert outcome(compiled, found) == outcome(plain, found.decoded)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("change", "is_plain"),
+    [
+        ({}, True),
+        ({"country": None, "device": True, "places": []}, True),
+        ({"country": "XY", "device": -7, "places": ["DE", None, "?", 1, "x"]}, True),
+        ({"image": [1, 2]}, False),
+        ({"image": [1, True, 2.5]}, True),
+        ({"country": 1.5}, False),
+        ({"country": ["DE"]}, False),
+        ({"places": "DE"}, False),
+        ({"places": [1.5]}, False),
+        ({"age": "1"}, False),
+        ({"watch": []}, False),
+        ({"watch": {}}, True),
+        ({"watch": {"place": ["DE"] * 9}}, True),
+        ({"watch": {"place": ["DE"], "video_id": ["x", "y"]}}, False),
+        ({"watch": {"place": ["DE"], "video_id": None, "no": ["x", "y"], "time": [NOW_MS]}}, True),
+        ({"watch": {"place": "DE"}}, False),
+        ({"watch": {"place": [1.5]}}, False),
+        ({"watch": {"time": [None, NOW_MS - 1, None, NOW_MS]}}, True),
+        ({"watch": {"time": [NOW_MS, NOW_MS - 1]}}, False),
+        ({"watch": {"time": [NOW_MS + 1]}}, False),
+        ({"watch": {"time": [-(10**18)]}}, False),
+        ({"watch": {"time": ["2024-05-01T11:00:00Z"]}}, False),
+        ({"no": {"place": ["DE"]}, "nothing": None}, True),
+    ],
+)
+def test_what_is_plainly_right_is_written_from_the_body(change: dict[str, Any], is_plain: bool) -> None:
+    query = in_body(WHOLE | change)
+    assert query is not None
+    assert (ROWS._in_body(query, NOW_MS * 1000, loaded_kernels()) is not None) == is_plain
+    assert outcome(compiled, query) == outcome(plain, WHOLE | change)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "more",
+    [
+        *('"country":"DE"', '"country":null', '"watch":{}', '"device":1,"device":2', '"no":1,"no":2'),
+        *('"image":[1234567890123456789e22,0,0]', '"age":1234567890123456789e22', '"image":[1e22,-0.0,1e-27]'),
+    ],
+)
+def test_of_two_values_the_last_counts_and_none_is_too_large(more: str) -> None:
+    kernels = loaded_kernels()
+    body = f':{{"country":"1","watch":{{"place":["DE"]}},{more}}}'.encode()
+    query = query_in_body(np.frombuffer(body + kernels.TAIL, np.uint8), 0, 400, kernels)
+    assert query is not None
+    assert outcome(compiled, query) == outcome(plain, msgspec.json.decode(body[1:]))
 
 
 def test_regular_requests_never_take_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
