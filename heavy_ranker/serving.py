@@ -87,6 +87,11 @@ class HeavyServing(HeavyEncoders):
         self._ads_engine = ads_engine
         self._prepared = sorted(prepared)
 
+    @property
+    def engines(self) -> list[Engine]:
+        """What runs its graphs."""
+        return [engine for engine in (self._request_engine, self._ads_engine) if engine is not None]
+
     @classmethod
     def load(
         cls,

@@ -1,7 +1,7 @@
 """The HTTP application: a factory and a lifespan. Importing this module does nothing."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 
@@ -34,11 +34,15 @@ from service.workers import Workers
 log = logging.getLogger(__name__)
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: Settings, *, settle: Callable[[], None] = lambda: None) -> FastAPI:
     """The application of one store, which may be empty: /rank answers 503 until a release is published.
 
     ``app.state.follower`` is the ``Follower``, for whoever embeds the application; ``app.state.stop()`` makes it ready
     no more, before its server ends.
+
+    Args:
+        settings: Of the service.
+        settle: Called once, before the service is first ready.
     """
     telemetry = Telemetry()
     store = open_store(settings.store, local=settings.local)
@@ -49,7 +53,9 @@ def create_app(settings: Settings) -> FastAPI:
         observe_queries=telemetry.query_batch,
     )
     is_mirror = store.local is not store
-    follower = Follower(store.local, settings, telemetry, doubt=store.doubt, workers=workers, is_mirror=is_mirror)
+    follower = Follower(
+        store.local, settings, telemetry, doubt=store.doubt, workers=workers, is_mirror=is_mirror, settle=settle
+    )
     telemetry.serving.watch_device(follower.devices.gpu.memory)
     telemetry.serving.watch(lambda: (follower.is_ready, workers.heavy_waiting))
     feedback = feedback_log(settings, telemetry.feedback, lambda: follower.snapshot.served())

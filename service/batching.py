@@ -127,12 +127,17 @@ class Batcher(Generic[T, R]):
         return waiting.future
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                batch = self._next()
-            if batch is None:
-                return
-            self._answer(batch)
+        while self._answer_next():
+            pass
+
+    def _answer_next(self) -> bool:
+        """Whether there was anything; a call is held no longer than it takes, and with it the release it belongs to."""
+        with self._changed:
+            batch = self._next()
+        if batch is None:
+            return False
+        self._answer(batch)
+        return True
 
     def _next(self) -> list[_Waiting[T, R]] | None:
         """The calls to run next, at least one; None once it is over and nothing waits."""

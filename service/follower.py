@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from contracts.release import Release
 from indexing.store import DirectoryStore
@@ -15,11 +16,11 @@ from service.experiments import second_release
 from service.faults import Failure, Faults
 from service.heavies import LoadedHeavy
 from service.heavy_watch import HeavyWatch, shown_host
-from service.memory import give_back
 from service.overlays import overlay_name, overlays_of
 from service.refusals import Refusals
 from service.release_loader import ReleaseLoader
 from service.releases import Kind, LoadedRelease, Snapshot
+from service.serving import Serving
 from service.settings import Settings
 from service.stopping import StoppingError
 from service.telemetry import Telemetry
@@ -43,6 +44,7 @@ class Follower:
             but this object does.
         is_mirror: Whether the store is the copy of another one, empty until the first ``refresh``.
         devices: What is put on a GPU; one as the settings say unless given.
+        settle: Called once, before it is first ready.
         doubt: Told of a release whose files could not be read, so that a mirror fetches what is damaged again.
     """
 
@@ -56,6 +58,7 @@ class Follower:
         workers: Workers | None = None,
         is_mirror: bool = False,
         devices: DeviceEngines | None = None,
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
         self._stopping = threading.Event()
         self._heavy = HeavyWatch(settings, workers, self._stopping)
@@ -73,14 +76,12 @@ class Follower:
             doubt=doubt,
             stopping=self._stopping,
         )
-        self._lock = threading.Lock()
-        self._swapping = threading.Lock()
-        self._snapshot = Snapshot()
+        self._lock, self._serving = threading.Lock(), Serving()
         self._loaded_at: dict[str, float] = {}
         self._refusals = Refusals(settings, telemetry)
         self._faults = Faults(settings, telemetry, is_mirror=is_mirror)
         self._held_before: list[LoadedRelease] = []
-        self._is_ready, self._has_let_go = False, False
+        self._is_ready, self._settle, self._followed = False, settle, frozenset[str]()
 
     @property
     def store(self) -> DirectoryStore:
@@ -88,7 +89,7 @@ class Follower:
 
     @property
     def snapshot(self) -> Snapshot:
-        return self._snapshot
+        return self._serving.snapshot
 
     @property
     def failures(self) -> dict[str, Failure]:
@@ -101,7 +102,7 @@ class Follower:
 
         ``store`` is that it holds no release, ``heavy`` what is waited for or fails on the host of the heavy stage.
         """
-        fault = self._heavy.fault(self._snapshot.loaded())
+        fault = self._heavy.fault(self.snapshot.loaded())
         heavy = {} if fault is None else {"heavy": Failure(release_id="", error=fault.error, at=fault.at)}
         return self._faults.standing | heavy
 
@@ -113,17 +114,23 @@ class Follower:
     @property
     def old(self) -> list[str]:
         """Scenarios whose index is older than ``max_index_age_h``."""
-        return [name for name, loaded in self._snapshot.releases.items() if is_old(loaded, self._settings)]
+        return [name for name, loaded in self.snapshot.releases.items() if is_old(loaded, self._settings)]
 
     @property
     def refuses_all(self) -> bool:
         """Whether every index is old and the policy refuses that."""
-        return self._settings.old_index == "refuse" and set(self.old) == set(self._snapshot.releases)
+        return self._settings.old_index == "refuse" and set(self.old) == set(self.snapshot.releases)
 
     @property
     def is_ready(self) -> bool:
         """True once every scenario of the store had a warm release, and from then on until the process stops."""
         return self._is_ready and not self._stopping.is_set()
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it was never ready and a scenario's first release is on its way, not refused."""
+        done = {*self.snapshot.releases, *self.failures}
+        return not self._is_ready and not self._stopping.is_set() and not self._followed <= done
 
     @property
     def wanted_seconds(self) -> list[tuple[Kind, str, str, float]]:
@@ -145,9 +152,7 @@ class Follower:
             retry_failed: Try failed releases at once.
         """
         with self._lock:
-            if self._has_let_go:  # a pause ago: requests that had begun with it are answered
-                self._has_let_go = False
-                give_back()
+            self._serving.let_go()
             try:
                 scenarios = sorted(self._store.scenarios())
             except Exception as error:
@@ -155,24 +160,26 @@ class Follower:
                 return
             self._refusals.forget("")
             self._faults.note_empty(is_empty=not scenarios)
+            self._followed = frozenset(scenarios)
             self._heavy.begin()
-            self._held_before = self._snapshot.loaded()  # what was first may become second
+            self._held_before = self.snapshot.loaded()  # what was first may become second
             for scenario in scenarios:
                 self._follow(scenario, retry_failed)
             for kind, scenario, name, _ in self.wanted_seconds:
                 self._follow_second(kind, scenario, name, retry_failed)
             if self.devices.has_news():
                 self.attempt("engines", self._renew_engines)
-            if {id(loaded) for loaded in self._held_before} != {id(loaded) for loaded in self._snapshot.loaded()}:
+            if {id(loaded) for loaded in self._held_before} != {id(loaded) for loaded in self.snapshot.loaded()}:
                 self.attempt("overlays", self._tidy_overlays)
-                self._has_let_go = True
             self._held_before = []
-            if scenarios and all(scenario in self._snapshot.releases for scenario in scenarios):
+            self._serving.let_go()
+            if not self._is_ready and scenarios and all(name in self.snapshot.releases for name in scenarios):
+                self._settle()
                 self._is_ready = True
 
     def check_heavy(self) -> None:
         """Note whether the host of the heavy stage is up, and ask it again where it failed."""
-        is_up = self._heavy.check(self._snapshot.loaded())
+        is_up = self._heavy.check(self.snapshot.loaded())
         if self._settings.heavy_url is not None and is_up is not None:
             self._telemetry.heavy_host_up.labels(shown_host(self._settings.heavy_url)).set(is_up)
 
@@ -187,7 +194,7 @@ class Follower:
             self._renew_overlays()
             end, fault = self._overlays.log_end()
             self._telemetry.serving.log_readable(fault is None)
-            for loaded in self._snapshot.releases.values():
+            for loaded in self.snapshot.releases.values():
                 self._telemetry.serving.updated(loaded, end, is_old=is_old(loaded, self._settings))
         if fault is not None:
             raise fault
@@ -202,26 +209,20 @@ class Follower:
 
     def _renew_overlays(self) -> None:
         """Open again what was replaced by its writer."""
-        for loaded in self._snapshot.loaded():
+        for loaded in self.snapshot.loaded():
             live = self._overlays.reopen(_overlay_of(loaded)) if loaded.live.is_retired else None
             if live is not None:
                 renewed = replace(loaded, live=live, retriever=loaded.retriever.over(live))
-                with self._swapping:
-                    self._snapshot = self._snapshot.replacing(loaded, renewed)
+                self._serving.swap(partial(Snapshot.replacing, before=loaded, after=renewed))
 
     def _renew_engines(self) -> None:
         """Let engines that came meanwhile take over."""
         heavies: dict[str, LoadedHeavy] = {}
-        for before in self._snapshot.loaded():
+        for before in self.snapshot.loaded():
             renewed = self.devices.renewed(before, self._store.paths(before.release), heavies)
             renewed = with_trials(renewed, self._settings, self._towers)
-            with self._swapping:
-                for loaded in self._snapshot.loaded():  # an overlay may have been replaced meanwhile
-                    if loaded.release.release_id == before.release.release_id:
-                        heavy, batches = renewed.heavy, renewed.batches_queries
-                        after = replace(loaded, heavy=heavy, batches_queries=batches)
-                        self._snapshot = self._snapshot.replacing(loaded, after)
-        for scenario, loaded in self._snapshot.releases.items():
+            self._serving.swap(partial(Snapshot.with_engines, renewed=renewed))
+        for scenario, loaded in self.snapshot.releases.items():
             self._telemetry.serving.loaded(loaded, self._loaded_at[scenario])
 
     def _follow(self, scenario: str, retry_failed: bool) -> None:
@@ -233,13 +234,13 @@ class Follower:
             release_id = release.release_id
             if self._is_current(release) or (not retry_failed and self._refusals.is_paused(scenario, release_id)):
                 return
-            self._serve(self._held(release) or self._loader.load(release, self._snapshot))
+            self._serve(self._held(release) or self._loader.load(release, self.snapshot))
             self._refusals.forget(scenario)
         except StoppingError:
             return
         except Exception as error:  # whatever is wrong with a release, what serves must go on serving
             self._refusals.note(scenario, release_id, error)
-            if scenario not in self._snapshot.releases:
+            if scenario not in self.snapshot.releases:
                 self._fall_back(scenario)
 
     def _follow_second(self, kind: Kind, scenario: str, name: str, retry_failed: bool) -> None:
@@ -248,49 +249,46 @@ class Follower:
         try:
             release = second_release(self._store, scenario, name)
             release_id = release.release_id
-            held = getattr(self._snapshot, kind).get(scenario)
+            held = getattr(self.snapshot, kind).get(scenario)
             if held is None or held.release.release_id != release_id:
                 if not retry_failed and self._refusals.is_paused(key, release_id):
                     return
-                loaded = self._held(release) or self._loader.load(release, self._snapshot)
-                with self._swapping:
-                    self._snapshot = self._snapshot.with_release(loaded, kind)
+                loaded = self._held(release) or self._loader.load(release, self.snapshot)
+                self._serving.swap(lambda held: held.with_release(loaded, kind))
                 log.info("release %s of %s is held for %s", release_id, scenario, kind)
             self._refusals.forget(key)
         except StoppingError:
             return
         except Exception as error:
             self._refusals.note(key, release_id, error)
-            with self._swapping:
-                self._snapshot = self._snapshot.without(kind, scenario)
+            self._serving.swap(lambda held: held.without(kind, scenario))
 
     def _held(self, release: Release) -> LoadedRelease | None:
-        held = (*self._snapshot.loaded(), *self._held_before)
+        held = (*self.snapshot.loaded(), *self._held_before)
         found = [one for one in held if one.release.release_id == release.release_id]
         return found[0] if found else None
 
     def _is_current(self, release: Release) -> bool:
-        serving = self._snapshot.releases.get(release.scenario)
+        serving = self.snapshot.releases.get(release.scenario)
         is_current = serving is not None and serving.release.release_id == release.release_id
         if is_current:
             self._refusals.forget(release.scenario)
         return is_current
 
     def _serve(self, loaded: LoadedRelease) -> None:
-        with self._swapping:
-            self._snapshot = self._snapshot.with_release(loaded)
+        self._serving.swap(lambda held: held.with_release(loaded))
         self._loaded_at[loaded.scenario] = time.time()
         self._telemetry.serving.loaded(loaded, self._loaded_at[loaded.scenario])
         log.info("scenario %s is served by release %s", loaded.scenario, loaded.release.release_id)
 
     def _fall_back(self, scenario: str) -> None:
-        older = self._loader.load_older(scenario, self._snapshot)
+        older = self._loader.load_older(scenario, self.snapshot)
         if older is not None:
             self._serve(older)
 
     def _tidy_overlays(self) -> None:
         """Keep those of indexes that serve or that a rollback can reach."""
-        held = self._snapshot.loaded()
+        held = self.snapshot.loaded()
         self._overlays.keep({_overlay_of(loaded) for loaded in held}, {loaded.versions.index for loaded in held})
 
 

@@ -7,6 +7,7 @@ the one before, so that hosts which roll to a release, or back, find it here.
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from contracts.bundle import open_bundle
@@ -17,6 +18,7 @@ from service.batch_trials import with_trial
 from service.device_engines import DeviceEngines
 from service.heavies import LoadedHeavy, load_heavy, usual_survivors
 from service.memory import give_back
+from service.retired import Retired
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -31,15 +33,17 @@ class HeavyHost:
     Args:
         store: Followed.
         settings: Threads and engine.
+        settle: Called once, when it first has a heavy ranker.
     """
 
-    def __init__(self, store: DirectoryStore, settings: Settings) -> None:
+    def __init__(self, store: DirectoryStore, settings: Settings, settle: Callable[[], None] = lambda: None) -> None:
         self._store, self._settings = store, settings
         self._lock, self.devices = threading.Lock(), DeviceEngines(settings)
         self.heavies: dict[str, LoadedHeavy] = {}
         self.failures: dict[str, str] = {}
         self._tried: dict[str, float] = {}
-        self._is_stopping, self._has_let_go = False, False
+        self._retired, self._settle = Retired(), settle
+        self._is_stopping, self._is_settled = False, False
 
     @property
     def is_ready(self) -> bool:
@@ -63,10 +67,13 @@ class HeavyHost:
             for version, path in wanted.items():
                 if (version not in self.heavies or has_news) and not self._is_paused(version):
                     self._open(version, path)
-            if self._has_let_go:  # a pause ago: calls that had begun with it are answered
-                give_back()
-            self._has_let_go = any(version not in wanted for version in self.heavies)
+            self._retired.retire_heavies(heavy for version, heavy in self.heavies.items() if version not in wanted)
             self.heavies = {version: heavy for version, heavy in self.heavies.items() if version in wanted}
+            if self._retired.let_go():
+                give_back()
+            if self.heavies and not self._is_settled:
+                self._settle()
+                self._is_settled = True
             named = {*wanted, ""}
             self.failures = {version: text for version, text in self.failures.items() if version in named}
 
@@ -104,6 +111,7 @@ class HeavyHost:
         except Exception as error:
             self._fail(version, error)
             return
+        self._retired.retire_heavies(one for one in (self.heavies.get(version),) if one is not None)
         self.heavies = self.heavies | {version: with_trial(heavy, settings)}
         self.failures.pop(version, None)
         log.info("heavy ranker %s is run here", version)

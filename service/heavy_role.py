@@ -1,7 +1,7 @@
 """``adsieve serve --role heavy``: a host that runs heavy rankers for others, and ranks nothing itself."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -40,11 +40,16 @@ _READY = answers(HeavyState, problems=())
 _READY[503] = {**_READY[200], "description": "Not yet: a heavy ranker that the store names is missing"}
 
 
-def create_heavy_app(settings: Settings) -> FastAPI:
-    """The application of a heavy host over one store."""
+def create_heavy_app(settings: Settings, *, settle: Callable[[], None] = lambda: None) -> FastAPI:
+    """The application of a heavy host over one store.
+
+    Args:
+        settings: Of the service.
+        settle: Called once, before the host is first ready.
+    """
     telemetry = Telemetry()
     store = open_store(settings.store, local=settings.local)
-    host, workers = HeavyHost(store.local, settings), Workers(settings, telemetry.heavy_batch, remote=False)
+    host, workers = HeavyHost(store.local, settings, settle), Workers(settings, telemetry.heavy_batch, remote=False)
     telemetry.serving.watch_device(host.devices.gpu.memory)
     route = HeavyRoute(host, workers, settings, telemetry)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contracts.errors import ArtifactError
 from contracts.release import Release
 from indexing.store import DirectoryStore
-from service.background import behind_requests
 from service.batch_trials import with_trials
 from service.device_engines import DeviceEngines
 from service.heavies import REMOTE, usual_survivors
@@ -53,7 +52,7 @@ class ReleaseLoader:
         self._towers = None if workers is None else workers.towers
 
     def load(self, release: Release, serving: Snapshot) -> LoadedRelease:
-        """A release that may serve; where others serve meanwhile, made behind their requests.
+        """A release that may serve.
 
         Args:
             serving: What serves now; what it holds too is shared.
@@ -64,12 +63,6 @@ class ReleaseLoader:
         """
         if self._stopping.is_set():
             raise StoppingError("the process stops")
-        if not serving.releases:
-            return self._load(release, serving)
-        threads = self._settings.engine_threads
-        return behind_requests(lambda: self._load(release, serving), threads_of_engine=threads)
-
-    def _load(self, release: Release, serving: Snapshot) -> LoadedRelease:
         settings = self._settings
         try:
             loaded = load_release(

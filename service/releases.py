@@ -150,6 +150,15 @@ class Snapshot:
             )
         )
 
+    def with_engines(self, renewed: LoadedRelease) -> "Snapshot":
+        """Holding the engines of a release wherever it holds that one; its overlay may be another by now."""
+        snapshot = self
+        for loaded in self.loaded():
+            if loaded.release.release_id == renewed.release.release_id:
+                after = replace(loaded, heavy=renewed.heavy, batches_queries=renewed.batches_queries)
+                snapshot = snapshot.replacing(loaded, after)
+        return snapshot
+
 
 def load_release(
     release: Release,

@@ -2,7 +2,6 @@
 
 import asyncio
 import faulthandler
-import gc
 import logging
 import os
 import signal
@@ -19,7 +18,7 @@ import uvicorn
 from service.accepting import Balance, BalancedServer
 from service.header_limit import LimitedHeaders
 from service.logs import Format, set_up_logs
-from service.memory import keep_large_blocks_apart
+from service.memory import keep_large_blocks_apart, settle
 from service.settings import Settings
 from service.slow_clients import SlowClients
 
@@ -72,8 +71,7 @@ def serve_process(
     keep_large_blocks_apart()
     app = _application(options)
     sys.setswitchinterval(SWITCH_S)
-    gc.collect()
-    gc.freeze()  # what was imported stays: no collection goes through it again while requests are answered
+    settle()  # once more when the first release is there: see Follower
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -101,7 +99,8 @@ def _application(options: ServeOptions) -> "FastAPI":
     from service.heavy_role import create_heavy_app
 
     faiss.omp_set_num_threads(options.settings.engine_threads)
-    return create_app(options.settings) if options.role == "rank" else create_heavy_app(options.settings)
+    create = create_app if options.role == "rank" else create_heavy_app
+    return create(options.settings, settle=settle)
 
 
 class _Server(uvicorn.Server):

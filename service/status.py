@@ -103,8 +103,9 @@ class Releases(msgspec.Struct, frozen=True, kw_only=True):
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     """Whether requests are answered; refused releases and faults are told here even while an older release serves.
 
-    ``loading`` are other processes of this host that take requests already and have no release yet; ``old`` are
-    scenarios whose index is older than it may be, answered with a warning or refused by policy.
+    ``loading`` are processes of this host that take requests already and were never ready, this one only while it loads
+    the first releases of its scenarios; ``old`` are scenarios whose index is older than it may be, answered with a
+    warning or refused by policy.
     """
 
     ready: bool
@@ -120,7 +121,7 @@ def readiness(follower: Follower, loading: int = 0) -> Readiness:
     serving = {name: loaded.release.release_id for name, loaded in follower.snapshot.releases.items()}
     return Readiness(
         ready=follower.is_ready and loading == 0 and not (serving and follower.refuses_all),
-        loading=loading,
+        loading=loading + follower.is_loading,
         serving=serving,
         old=follower.old,
         refused=_refused(follower.failures),

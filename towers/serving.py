@@ -53,6 +53,11 @@ class TwoTowerServing:
         self._pin_engine = pin_engine
         self.trials: tuple[Trial, ...] = ()
 
+    @property
+    def engines(self) -> list[Engine]:
+        """What runs its graphs."""
+        return [self._query_engine, self._pin_engine]
+
     @classmethod
     def load(cls, bundle: Bundle, *, threads: int = 2) -> "TwoTowerServing":
         """Open the graphs and tables of a verified bundle on the CPU, in fp32.

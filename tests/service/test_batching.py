@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 from concurrent.futures import CancelledError, wait
 from types import SimpleNamespace
 
@@ -174,3 +175,17 @@ def test_a_model_that_loses_a_result_costs_no_thread():
             futures[1].result()
         assert [futures[0].result(), futures[2].result()] == [0, 4]
         assert batcher.submit("a", 5, rows=1, deadline=Deadline()).result(30) == 10
+
+
+def test_a_call_is_held_no_longer_than_it_takes():
+    class Call:
+        pass
+
+    call, ran = Call(), threading.Event()
+    reference = weakref.ref(call, lambda _: ran.set())
+    limits = BatchLimits(calls=1, rows=1, wait_s=0.0, waiting=8)
+    with Batcher("a model", lambda calls: [None for _ in calls], threads=1, limits=limits) as batcher:
+        batcher.submit("key", call, rows=1, deadline=Deadline()).result(30)
+        del call
+        assert ran.wait(30)  # though no other call comes, for which the thread waits
+        assert reference() is None
