@@ -6,7 +6,6 @@ Shapes: K ids, W words.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -65,10 +64,14 @@ class Keys(msgspec.Struct, frozen=True, dict=True):
     def __len__(self) -> int:
         return len(self.starts)
 
-    @cached_property
+    @property
     def hashes(self) -> np.ndarray:
-        """A 64-bit hash of each key, uint64 [K]."""
-        return hashes(self)
+        """A 64-bit hash of each key, uint64 [K], computed once."""
+        kept = self.__dict__  # no cached_property, whose lock takes longer than the hashes of a request
+        if "hashes" not in kept:
+            kept["hashes"] = hashes(self)
+        found: np.ndarray = kept["hashes"]
+        return found
 
     def take(self, positions: np.ndarray) -> "Keys":
         """Keys of some of the ids."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from math import isnan
 
 import msgspec
 import numpy as np
@@ -123,6 +124,6 @@ class _Shown:
 def _named(names: Iterable[str], columns: np.ndarray) -> dict[str, list[float | None]]:
     """Lists of columns [T, K] by T names, null for NaN."""
     lists: list[list[float | None]] = columns.tolist()
-    if np.isnan(columns).any():
+    if isnan(np.add.reduce(columns, axis=None)):  # one is NaN, as none is infinite
         lists = [[None if value != value else value for value in values] for values in lists]
     return dict(zip(names, lists, strict=True))

@@ -9,7 +9,6 @@ for it without holding a thread, ``adsieve rank`` and warm-up call :func:`rank`.
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
 from math import inf
 
 import msgspec
@@ -124,8 +123,7 @@ def prepare(
     )
 
 
-@dataclass(kw_only=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A request whose rows for the query towers of ``releases`` are encoded.
 
     ``others`` are releases of scenarios that it does not ask for, ``old`` the warnings of old indexes.
@@ -178,8 +176,7 @@ class Prepared:
         )
 
 
-@dataclass(kw_only=True)
-class Underway:
+class Underway(msgspec.Struct, kw_only=True):
     """A request between its light stage and its answer.
 
     ``ranking`` are the survivors in light order, ``old`` the warnings of old indexes.
@@ -196,7 +193,7 @@ class Underway:
     deadline: Deadline
     watch: Stopwatch
     _calls: Sequence[HeavyCall] = ()
-    _futures: "list[Future[np.ndarray]]" = field(default_factory=list)
+    _futures: "list[Future[np.ndarray]]" = []
     _degraded: Degraded | None = None
     _heavy_began: float = 0.0
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit, types
 
-from contracts.kernels.build import U64, compiled, prefetch, put_word, read, word_at, write
+from contracts.kernels.build import U64, compiled, prefetch, put_word, read, trailing_zeros, word_at, write
 from contracts.kernels.texts import HEAD
 
 _LANES, _LANE_HIGHS = U64(0x0001000100010001), U64(0x8000800080008000)
@@ -11,18 +11,13 @@ _LANES, _LANE_HIGHS = U64(0x0001000100010001), U64(0x8000800080008000)
 
 @njit(inline="always")
 def _slot_of(tags: np.ndarray, bucket: int, tag: np.uint64) -> int:
-    """The first slot of a bucket that holds a tag, -1 for none: four tags at once."""
-    wanted = tag * _LANES
-    for part in range(4):
+    """The first slot of a bucket that holds a tag, -1 for none: four tags at once, without a branch."""
+    wanted, slot = tag * _LANES, -1
+    for part in range(3, -1, -1):
         differing = tags[bucket, part] ^ wanted
-        found = (differing - _LANES) & ~differing & _LANE_HIGHS
-        if found:
-            lane = 0
-            while not found & U64(0x8000):
-                found >>= U64(16)
-                lane += 1
-            return 4 * part + lane
-    return -1
+        found = (differing - _LANES) & ~differing & _LANE_HIGHS  # the lowest bit is that of the first
+        slot = 4 * part + (trailing_zeros(found) >> 4) if found else slot
+    return slot
 
 
 @njit
