@@ -87,9 +87,10 @@ def test_parts_are_freed_one_at_a_time_once_nothing_has_the_whole(monkeypatch, s
     alive = [weakref.ref(part) for part in (*graphs, alone)]
     heavy = dataclasses.replace(snapshot.releases["shopping"].heavy, serving=serving)
     counts, ending = [], Retired()
-    monkeypatch.setattr(
-        retired, "time", SimpleNamespace(sleep=lambda _: counts.append(sum(r() is not None for r in alive)))
+    clock = SimpleNamespace(
+        sleep=lambda _: counts.append(sum(reference() is not None for reference in alive)), perf_counter=float
     )
+    monkeypatch.setattr(retired, "time", clock)
     ending.retire_heavies([heavy])
     del graphs, alone, serving
     assert not ending.let_go()
