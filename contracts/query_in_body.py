@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-_BYTES_OF_ITEM, _BYTES_OF_VALUE = 8, 12
-"""With quotes, name and comma: as are usual."""
-_MOST_VALUES, _MOST_ITEMS = 1 << 10, 1 << 16
-"""More are left to the decoder."""
+_BYTES_OF_ITEM = 2
+"""The least, with a comma."""
+_ROOMS = (256, 2_048), (1_024, 1 << 16)
+"""Values and items: as are usual, then the most; more are left to the decoder."""
 
 
 class QueryInBody(Mapping[str, Any]):
@@ -56,19 +56,20 @@ class QueryInBody(Mapping[str, Any]):
         return repr(self.decoded)
 
 
-def query_in_body(data: np.ndarray, after_name: int, room: int, kernels: ModuleType) -> QueryInBody | None:
-    """The features behind the field's name; None where they are not plain, or more than are usual.
+def query_in_body(data: np.ndarray, after_name: int, kernels: ModuleType) -> QueryInBody | None:
+    """The features behind the field's name; None where they are not plain, or too many.
 
     Args:
         data: The body and ``TAIL``, uint8.
         after_name: Where the field's name ends.
-        room: Bytes that they take at most.
     """
-    num_values, num_items = room // _BYTES_OF_VALUE + 8, room // _BYTES_OF_ITEM + 8
-    values = np.empty((min(num_values, _MOST_VALUES), 7), np.int64)
-    items, numbers = np.empty((min(num_items, _MOST_ITEMS), 3), np.int64), np.empty(min(num_items, _MOST_ITEMS))
-    found = np.empty(4, np.int64)
-    end = kernels.read_query(data, after_name, values, items, numbers, found)
+    end, found = kernels.NO_ROOM, np.empty(4, np.int64)
+    for most_values, most_items in _ROOMS:
+        room = min((len(data) - after_name) // _BYTES_OF_ITEM, most_items)
+        values, items, numbers = np.empty((most_values, 7), np.int64), np.empty((room, 3), np.int64), np.empty(room)
+        end = kernels.read_query(data, after_name, values, items, numbers, found)
+        if end != kernels.NO_ROOM:
+            break
     if end < 0:
         return None
     num_values, num_items, longest, start = found.tolist()

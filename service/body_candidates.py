@@ -98,19 +98,16 @@ def _without(body: bytes, cuts: list[tuple[int, int, bytes]]) -> bytes:
 def _query(body: bytes, data: np.ndarray, kernels: ModuleType) -> QueryInBody | None:
     """The features behind the first ``"query"``."""
     field = body.find(_QUERY)
-    if field < 0:
-        return None
-    candidates = body.find(_CANDIDATES, field)
-    return query_in_body(data, field + len(_QUERY), (candidates if candidates > 0 else len(body)) - field, kernels)
+    return None if field < 0 else query_in_body(data, field + len(_QUERY), kernels)
 
 
 def _candidates(
     body: bytes, data: np.ndarray, query: QueryInBody | None, min_bytes: int, kernels: ModuleType
 ) -> _Found | None:
-    """The candidates behind the first ``"candidates"`` that is not in the query."""
-    field = body.find(_CANDIDATES)
-    if query is not None and query.start < field < query.end:
-        field = body.find(_CANDIDATES, query.end)
+    """The candidates behind the first ``"candidates"`` after the query, or where there is none, before it."""
+    field = body.find(_CANDIDATES, 0 if query is None else query.end)
+    if field < 0 and query is not None:
+        field = body.find(_CANDIDATES, 0, query.start)
     return None if field < 0 or len(body) - field < min_bytes else _found(data, field, len(body), kernels)
 
 
