@@ -10,6 +10,8 @@ import numpy as np
 from contracts import compiled
 
 DEFAULT_OBJECTIVE = "click"
+MOST_BY_KERNEL = 256
+"""Of more, NumPy's sort finds the best sooner."""
 
 
 class ObjectiveColumns:
@@ -79,7 +81,8 @@ def best(utilities: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         >>> best(np.array([1.0, 3.0, 3.0, 2.0]), 3)
         (array([1, 2, 3]), array([3., 3., 2.]))
     """
-    if (kernels := compiled.kernels()) is not None and (count := min(k, len(utilities))) > 0:
+    count = min(k, len(utilities))
+    if 0 < count <= MOST_BY_KERNEL and (kernels := compiled.kernels()) is not None:
         places, values = np.empty(count, np.int64), np.empty(count)
         if kernels.best_of(utilities, places, values):
             return places, values
