@@ -1,9 +1,9 @@
-"""Requests whose candidates are found in the JSON body by compiled loops, without a Python object for each.
+"""Requests whose candidates and features are found in the JSON body by compiled loops, without an object for each.
 
-The candidates are cut out of the body, and what is left is decoded as any other body, with a stand-in for them that
-nobody else knows: where that comes back as the request's candidates, the ones cut out were the ones that count, however
-often and wherever the field's name stands. Whatever is not plainly right (an escape, a text beyond ASCII, an unknown
-field, no JSON at all) is left to whoever decodes the whole body, so that rules and messages stand in one place.
+Both are cut out of the body, and what is left is decoded as any other body, with stand-ins for them that nobody else
+knows: where these come back as the request's fields, what was cut out is what counts, however often and wherever the
+fields' names stand. Whatever is not plainly right (an escape, a text beyond ASCII, an unknown field, no JSON at all) is
+left to whoever decodes the whole body, so that rules and messages stand in one place.
 """
 
 import os
