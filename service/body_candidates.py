@@ -68,6 +68,8 @@ def decode_cut(
         cuts.append((query.start, query.end, _CUTS[_QUERY]))
     if found is not None:
         cuts.append((found.start, found.end, _CUTS[_CANDIDATES]))
+    if not cuts:
+        return None
     try:
         request = decoder.decode(_without(body, sorted(cuts)))
         candidates = None
@@ -83,7 +85,7 @@ def decode_cut(
         if request.candidates != _STAND_INS[_CANDIDATES] or candidates is None:
             return None
         msgspec.structs.force_setattr(request, "candidates", candidates)
-    return request if cuts else None
+    return request
 
 
 def _without(body: bytes, cuts: list[tuple[int, int, bytes]]) -> bytes:
