@@ -15,17 +15,18 @@ def host(new_host):
 
 def other_release(host, tower, heavy):
     """What serves once another pair is published; the host goes back to what it served."""
-    before = host.follower._snapshot
+    before = host.follower.snapshot
     host.publish(tower, heavy)
     host.poll(0, 0)
-    found, host.follower._snapshot = host.follower.snapshot.releases[host.day.scenario], before
+    found = host.follower.snapshot.releases[host.day.scenario]
+    host.follower._serving.swap(lambda _: before)
     return found
 
 
 def share_of_faults(host, **parts):
     """Of the ads of an answer, when some parts of the release are others."""
     loaded = host.follower.snapshot.releases[host.day.scenario]
-    host.follower._snapshot = Snapshot({host.day.scenario: replace(loaded, **parts)})
+    host.follower._serving.swap(lambda _: Snapshot({host.day.scenario: replace(loaded, **parts)}))
     host.faults.clear()
     host.counts.clear()
     host.judge_answer(host.take_off(2))
