@@ -55,3 +55,11 @@ def test_merged_rows_are_the_tables_rows_but_for_padding():
     )
     assert not both.take(np.array([0, 40])).any()
     assert parts[0].take(np.array(0)).any()
+
+
+def test_merged_rows_begin_with_a_cache_line():
+    both = merged([StoredTable(TABLE[:40]), StoredTable(TABLE[40:90])])
+    assert both.values.ctypes.data % 64 == 0
+    np.testing.assert_array_equal(both.values[1:40], TABLE[1:40])
+    np.testing.assert_array_equal(both.values[41:], TABLE[41:90])
+    assert not both.values[[0, 40]].any()

@@ -15,12 +15,13 @@ from contracts.encoding import Encoder
 from contracts.rows import encode_pairs, encode_request
 from service.deadline import Deadline
 from service.heavy_runner import DirectRunner
+from service.media import JSON, MSGPACK
 from service.query_towers import embed_together
 from service.ranker import light_stage, rank
 from service.releases import Snapshot
 from service.request_inputs import EPOCH
 from service.settings import Settings
-from service.wire import decode_request
+from service.wire import decode_request, encode_response
 
 MICROS = 1_000_000
 
@@ -267,6 +268,9 @@ def test_answers_equal_the_reference(seed, world, artifacts, snapshot, settings,
         assert response.ads.ids == ids, body
         np.testing.assert_allclose(response.ads.utilities, utilities, rtol=2e-5)
         assert msgspec.structs.asdict(response.dropped) == dropped
+        for media, decode in ((JSON, msgspec.json.decode), (MSGPACK, msgspec.msgpack.decode)):
+            told = decode(encode_response(response, media))
+            assert (told["ads"]["ids"], told["dropped"]) == (ids, dropped)
         assert_columns(response.ads.light, light)
         assert (response.ads.heavy is None) == (heavy is None)
         if heavy is not None:
