@@ -13,11 +13,12 @@ rows of a table, P rows that are asked, C candidates, H heads, D width of a head
 from contracts.kernels.bodies import NO_ROOM, NUMBERS, TEXTS, join_texts, read_candidates
 from contracts.kernels.candidates import by_reason, collect, settle, sift
 from contracts.kernels.ids import find_rows, list_texts
+from contracts.kernels.lookups import knows_names
 from contracts.kernels.queries import read_query
 from contracts.kernels.ranking import best_of, exponents_at, paid_exponents, weigh
 from contracts.kernels.rows import age_fields, pool_rows, scale_dense, score_half
 from contracts.kernels.texts import TAIL, hash_fields, head_hashes, may_repeat, split_texts
-from contracts.kernels.writing import knows_names, write_row
+from contracts.kernels.writing import write_row
 
 __all__ = [
     "NO_ROOM",

@@ -1,12 +1,11 @@
 """A row of a request written from the features that :func:`~contracts.kernels.queries.read_query` found in its body."""
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import njit, types
 
 from contracts.kernels.bodies import UNKNOWN
-from contracts.kernels.build import U64, address, byte_of, compiled, double, read, whole_of, word_of, write
+from contracts.kernels.build import U64, address, compiled, read, whole_of, write
+from contracts.kernels.lookups import Lexicon, Query, found_id, id_of_name, number_of, of_item, of_value
 from contracts.kernels.queries import (
     BOOLEAN,
     COUNT,
@@ -15,8 +14,6 @@ from contracts.kernels.queries import (
     KINDS,
     LENGTH,
     LIST,
-    NAME,
-    NAME_LENGTH,
     NULL,
     OBJECT,
     PARENT,
@@ -35,81 +32,21 @@ ABSENT, GIVEN, OUTSIDE, NULLED = range(4)
 """What became of a feature; ``OUTSIDE`` is one that was given and holds a value outside its vocabulary."""
 OF, PLACE, WIDTH, BUCKETS, GROUP, FIRST_PART, END_PART = range(7)
 """Columns of a plan."""
-ENTRY_GROUP, ENTRY_START, ENTRY_LENGTH, ENTRY_ID, ENTRY_HASH = range(5)
-"""Columns of a slot of a lexicon."""
+
 _CATEGORY, _NUMBER = BOOLEAN | TEXT | WHOLE, BOOLEAN | WHOLE | REAL
 _MISSING, _OUT_OF_VOCABULARY = np.int32(1), np.int32(2)  # of contracts.schema
-
-
-class _Lexicon(NamedTuple):
-    """Addresses of slots and texts, and the place of the last slot."""
-
-    slots: int
-    texts: int
-    last: int
-
-
-class _Query(NamedTuple):
-    """Addresses of the body, and of what was found in it."""
-
-    data: int
-    values: int
-    items: int
-    numbers: int
-
-
-@njit
-def _of_value(query, row, column):  # type: ignore[no-untyped-def]
-    return whole_of(query.values, 7 * row + column)
-
-
-@njit
-def _of_item(query, item, column):  # type: ignore[no-untyped-def]
-    return whole_of(query.items, 3 * item + column)
-
-
-@njit
-def _number(query, item):  # type: ignore[no-untyped-def]
-    return double(word_of(query.numbers, 8 * item))
-
-
-@njit
-def _found(lexicon, group, hashed, data, start, length):  # type: ignore[no-untyped-def]
-    """The id of a text in a group of a lexicon; -1 where it has none."""
-    signed = np.int64(hashed)
-    slot = 5 * (signed & lexicon.last)
-    while whole_of(lexicon.slots, slot + ENTRY_GROUP) >= 0:
-        if (
-            whole_of(lexicon.slots, slot + ENTRY_HASH) == signed
-            and whole_of(lexicon.slots, slot + ENTRY_GROUP) == group
-            and whole_of(lexicon.slots, slot + ENTRY_LENGTH) == length
-        ):
-            at, own = 0, whole_of(lexicon.slots, slot + ENTRY_START)
-            while at < length and byte_of(lexicon.texts, own + at) == byte_of(data, start + at):
-                at += 1
-            if at == length:
-                return whole_of(lexicon.slots, slot + ENTRY_ID)
-        slot = slot + 5 if slot < 5 * lexicon.last else 0
-    return -1
-
-
-@njit
-def _named(lexicon, group, query, row):  # type: ignore[no-untyped-def]
-    """The id of the name of a value."""
-    start, length = _of_value(query, row, NAME), _of_value(query, row, NAME_LENGTH)
-    return _found(lexicon, group, text_hash(query.data, start, length), query.data, start, length)
 
 
 @njit
 def _category(query, item, lexicon, buckets, group):  # type: ignore[no-untyped-def]
     """The id of a text, whole number or boolean in a table: a hashed one of so many rows, or a group of a lexicon."""
-    data, start, length = query.data, _of_item(query, item, START), _of_item(query, item, LENGTH)
-    if _of_item(query, item, KIND) == BOOLEAN:
-        data, start, length = lexicon.texts, np.int64(_number(query, item)), np.int64(1)
+    data, start, length = query.data, of_item(query, item, START), of_item(query, item, LENGTH)
+    if of_item(query, item, KIND) == BOOLEAN:
+        data, start, length = lexicon.texts, np.int64(number_of(query, item)), np.int64(1)
     hashed = text_hash(data, start, length)
     if buckets:
         return np.int32(hashed % U64(buckets - 3)) + np.int32(3)
-    found = _found(lexicon, group, hashed, data, start, length)
+    found = found_id(lexicon, group, hashed, data, start, length)
     return _OUT_OF_VOCABULARY if found < 0 else np.int32(found)
 
 
@@ -120,7 +57,7 @@ def _write_ids(column, first, step, count, query, lexicon, ids):  # type: ignore
     for at in range(count):
         item = first + step * at
         found = _MISSING
-        if _of_item(query, item, KIND) != NULL:
+        if of_item(query, item, KIND) != NULL:
             found = _category(query, item, lexicon, buckets, group)
         ids[place + at] = found
         if found == _OUT_OF_VOCABULARY:
@@ -134,10 +71,10 @@ def _write_ages(column, first, count, query, edges_us, now_us, latest_ms, ids): 
     youngest, place = 0, column[PLACE]
     for at in range(count):
         item = first - at
-        if _of_item(query, item, KIND) == NULL:
+        if of_item(query, item, KIND) == NULL:
             ids[place + at] = _MISSING
             continue
-        milli = _number(query, item)
+        milli = number_of(query, item)
         if np.abs(milli) > latest_ms:
             return False
         age = now_us - np.int64(milli) * 1000
@@ -158,15 +95,15 @@ def _write_ages(column, first, count, query, edges_us, now_us, latest_ms, ids): 
 @njit
 def _write_feature(column, row, query, lexicon, ids, dense, floats):  # type: ignore[no-untyped-def]
     """What became of a feature that is no history, and not null; -1 where its value is not plain."""
-    first, count = _of_value(query, row, FIRST), _of_value(query, row, COUNT)
-    shape, kinds = _of_value(query, row, SHAPE), _of_value(query, row, KINDS)
+    first, count = of_value(query, row, FIRST), of_value(query, row, COUNT)
+    shape, kinds = of_value(query, row, SHAPE), of_value(query, row, KINDS)
     if column[OF] == CATEGORICAL or column[OF] == DENSE:
         is_category = column[OF] == CATEGORICAL
         if shape != SCALAR or kinds & ~(_CATEGORY if is_category else _NUMBER):
             return UNKNOWN
         if is_category:
             return _write_ids(column, first, 1, 1, query, lexicon, ids)
-        dense[column[PLACE]] = _number(query, first)
+        dense[column[PLACE]] = number_of(query, first)
         return GIVEN
     if shape != LIST:
         return UNKNOWN
@@ -178,7 +115,7 @@ def _write_feature(column, row, query, lexicon, ids, dense, floats):  # type: ig
     if count != column[WIDTH] or kinds & ~_NUMBER:
         return UNKNOWN
     for at in range(count):
-        number = np.float32(_number(query, first + at))
+        number = np.float32(number_of(query, first + at))
         if not np.isfinite(number):
             return UNKNOWN
         floats[column[PLACE] + at] = number
@@ -191,11 +128,11 @@ def _name_fields(plan, row, query, lexicon, fields, states):  # type: ignore[no-
 
     ``fields`` gets the field of each value, -1 where it has none or is null.
     """
-    feature, begin, count = fields[row], _of_value(query, row, FIRST), _of_value(query, row, COUNT)
+    feature, begin, count = fields[row], of_value(query, row, FIRST), of_value(query, row, COUNT)
     length, unknown = -1, 0
     for part in range(begin, begin + count):
         fields[part] = -1
-        field = _named(lexicon, plan[feature, GROUP], query, part)
+        field = id_of_name(lexicon, plan[feature, GROUP], query, part)
         if field < 0:
             unknown += 1
             continue
@@ -203,9 +140,9 @@ def _name_fields(plan, row, query, lexicon, fields, states):  # type: ignore[no-
             return -1, unknown
         states[field] = NULLED
         shape, kinds, events = (
-            _of_value(query, part, SHAPE),
-            _of_value(query, part, KINDS),
-            _of_value(query, part, COUNT),
+            of_value(query, part, SHAPE),
+            of_value(query, part, KINDS),
+            of_value(query, part, COUNT),
         )
         if shape == SCALAR and kinds == NULL:
             continue
@@ -220,10 +157,10 @@ def _name_fields(plan, row, query, lexicon, fields, states):  # type: ignore[no-
 @njit
 def _write_history(plan, row, length, query, lexicon, fields, times, ids, states):  # type: ignore[no-untyped-def]
     """Write the most recent of ``length`` events; False where one is later than now, out of order or too far."""
-    feature, begin, count = fields[row], _of_value(query, row, FIRST), _of_value(query, row, COUNT)
+    feature, begin, count = fields[row], of_value(query, row, FIRST), of_value(query, row, COUNT)
     kept = min(length, plan[feature, WIDTH])
     for part in range(begin, begin + count):
-        field, last = fields[part], _of_value(query, part, FIRST) + length - 1
+        field, last = fields[part], of_value(query, part, FIRST) + length - 1
         if field < 0:
             continue
         states[field] = GIVEN
@@ -280,14 +217,14 @@ def write_row(
     Returns:
         How many names are in no plan; -1 where something is not plainly right, and the row of no use.
     """
-    query = _Query(address(data), address(values), address(items), address(numbers))
-    lexicon = _Lexicon(address(slots), address(texts), len(slots) - 1)
+    query = Query(address(data), address(values), address(items), address(numbers))
+    lexicon = Lexicon(address(slots), address(texts), len(slots) - 1)
     times = address(edges_us), now_us, latest_ms
     unknown, fields = 0, np.empty(len(values), np.int64)
     for row in range(len(values)):
         if values[row, PARENT] >= 0:
             continue
-        feature = fields[row] = _named(lexicon, 0, query, row)
+        feature = fields[row] = id_of_name(lexicon, 0, query, row)
         if feature < 0:
             unknown += 1
             continue
@@ -309,21 +246,3 @@ def write_row(
             return UNKNOWN
         unknown += more
     return unknown
-
-
-@compiled(types.boolean, read(types.uint8), read(types.int64, 2), read(types.int64, 2), read(types.uint8))
-def knows_names(data: np.ndarray, values: np.ndarray, slots: np.ndarray, texts: np.ndarray) -> bool:
-    """Whether a lexicon has the names of all values; the id of a feature's name is the group of its fields' ones."""
-    query, lexicon = (
-        _Query(address(data), address(values), 0, 0),
-        _Lexicon(address(slots), address(texts), len(slots) - 1),
-    )
-    group = 0
-    for row in range(len(values)):
-        is_field = values[row, PARENT] >= 0
-        found = _named(lexicon, group if is_field else 0, query, row)
-        if found < 0:
-            return False
-        if not is_field:
-            group = found
-    return True
