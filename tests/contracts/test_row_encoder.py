@@ -174,6 +174,17 @@ def test_a_row_from_a_body_is_what_columns_of_one_row_are(query: dict[str, Any])
 
 
 @needs_kernels
+def test_plans_are_written_as_the_loops_read_them() -> None:
+    from contracts import lexicon, row_plan
+    from contracts.kernels import texts, writing
+
+    names = ("CATEGORICAL", "MULTI_CATEGORICAL", "DENSE", "EMBEDDING", "HISTORY", "HISTORY_IDS", "HISTORY_AGES")
+    for name in (*names, "GIVEN", "OUTSIDE"):
+        assert getattr(row_plan, name) == getattr(writing, name)
+    assert lexicon.Lexicon([]).texts.tobytes() == b"01" + b"\0" * texts.PADDING
+
+
+@needs_kernels
 @pytest.mark.parametrize(
     ("change", "is_plain"),
     [
