@@ -69,7 +69,7 @@ class RowEncoder:
     def encode(self, query: Mapping[str, Any], *, event_time_us: int, prefix: str = "query") -> EncodedRow:
         """Encode the features of one request; arguments and errors are those of ``contracts.rows.encode_request``."""
         kernels = compiled.kernels()
-        if isinstance(query, QueryInBody):
+        if type(query) is QueryInBody:
             if kernels is not None and (found := self._in_body(query, event_time_us, kernels)) is not None:
                 return found
             query = query.decoded

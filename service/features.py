@@ -76,7 +76,7 @@ def note_unknown(
     if settings.ab:
         splits = [settings.ab[loaded.scenario] for loaded in releases if loaded.scenario in settings.ab]
         known = known.union(f"query.{split.key}" for split in splits)  # it is read to split users
-    if isinstance(query, QueryInBody) and not pair and _knows(known, query):
+    if type(query) is QueryInBody and not pair and _knows(known, query):
         return []
     unknown = [name for name in _given_names(query, pair, known) if name not in known]
     if unknown and settings.unknown_features == "refuse":
@@ -118,7 +118,7 @@ def check_lengths(query: Mapping[str, Any], max_list_length: int) -> None:
     Raises:
         RequestError: Names the feature or the field of a history.
     """
-    if isinstance(query, QueryInBody) and query.longest <= max_list_length:
+    if type(query) is QueryInBody and query.longest <= max_list_length:
         return
     for name, value in query.items():
         columns = value.items() if isinstance(value, dict) else [("", value)]
