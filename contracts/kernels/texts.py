@@ -62,7 +62,7 @@ def _xx_merged(total: np.uint64, part: np.uint64) -> np.uint64:
     return (total ^ _xx_round(U64(0), part)) * _XX_1 + _XX_4
 
 
-@njit
+@njit(inline="always")
 def text_hash(data: int, start: int, length: int) -> np.uint64:
     """xxHash64 of a text behind an address, with seed 0 (github.com/Cyan4973/xxHash, doc/xxhash_spec.md)."""
     at, end = start, start + length
