@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from contracts.errors import ArtifactError
 from contracts.release import Release
 from indexing.store import DirectoryStore
+from service.background import behind_requests
 from service.batch_trials import with_trials
 from service.device_engines import DeviceEngines
 from service.heavies import REMOTE, usual_survivors
 from service.heavy_watch import HeavyWatch
+from service.loading_turns import loading_turn
 from service.overlays import Overlays
+from service.process_state import shared_directory
 from service.releases import LoadedRelease, Snapshot, load_release
 from service.settings import Settings
 from service.stopping import StoppingError
@@ -52,7 +55,7 @@ class ReleaseLoader:
         self._towers = None if workers is None else workers.towers
 
     def load(self, release: Release, serving: Snapshot) -> LoadedRelease:
-        """A release that may serve.
+        """A release that may serve; where others serve meanwhile, made behind their requests.
 
         Args:
             serving: What serves now; what it holds too is shared.
@@ -63,6 +66,13 @@ class ReleaseLoader:
         """
         if self._stopping.is_set():
             raise StoppingError("the process stops")
+        if not serving.releases:
+            return self._load(release, serving)
+        threads = self._settings.engine_threads
+        with loading_turn(shared_directory(), self._stopping):
+            return behind_requests(lambda: self._load(release, serving), threads_of_engine=threads)
+
+    def _load(self, release: Release, serving: Snapshot) -> LoadedRelease:
         settings = self._settings
         try:
             loaded = load_release(
