@@ -24,7 +24,7 @@ from indexing.blocks import objective_heads
 from indexing.id_keys import Keys, text_keys
 from indexing.id_texts import texts_at
 from indexing.index import Index, Pins
-from indexing.live_search import best, current_rows, extra_rows, is_few, search_scores
+from indexing.live_search import best, current_rows, extra_rows, is_current, is_few, rows_here, search_scores
 from indexing.overlay_files import ACTIVE, GONE, NEWEST, OverlayArrays, map_overlay
 from indexing.overlay_header import Notes, notes_of
 from indexing.overlay_texts import OverlayTexts
@@ -241,17 +241,19 @@ class LiveIndex:
         overlay = self._overlay
         if allowed is not None and is_few(allowed):
             rows = np.flatnonzero(allowed)
-            few = rows if overlay is None else current_rows(overlay, rows)
+            few = rows if overlay is None else current_rows(overlay, rows, rows_here(overlay, len(allowed)))
             return self._best(few, query_embedding, head_weights, k)
         if overlay is None or not (overlay.num_rows or overlay.num_rebid):
             return self.index.search(query_embedding, head_weights, k, allowed)
         fresh = ~overlay.stale
         self.refresh()
-        extra = extra_rows(overlay, fresh, np.ones(self.num_rows, bool) if allowed is None else allowed)
+        may = np.ones(self.num_rows, bool) if allowed is None else allowed
+        here = rows_here(overlay, len(may))
+        extra = extra_rows(overlay, fresh, may, here)
         if allowed is not None:
             fresh &= allowed[: self._num_ads]
         found = self.index.search(query_embedding, head_weights, k, fresh)
-        found = found[overlay.newest[found] == NEWEST]  # a newer row may have come since, and be among the extra ones
+        found = found[is_current(overlay, found, here)]  # a newer row may have come since, and be among the extra ones
         return self._best(np.concatenate([found, extra]).astype(np.int64), query_embedding, head_weights, k)
 
     def _best(

@@ -49,29 +49,60 @@ def best(scores: np.ndarray, k: int) -> np.ndarray:
     return usable[np.argsort(-scores[usable], kind="stable")]
 
 
-def current_rows(overlay: OverlayArrays, rows: np.ndarray) -> np.ndarray:
-    """Those rows that are here and were not superseded."""
-    if not overlay.num_rows:
-        return rows
+def rows_here(overlay: OverlayArrays, num_rows: int) -> np.ndarray:
+    """Which rows of the overlay are here, bool; of the first ``num_rows`` rows, those of the index included.
+
+    The writer marks what a row supersedes and then that the row is here. A search reads the latter first: it then finds
+    no ad twice, and one whose newer row came meanwhile is told by :func:`is_current` to be still as it was.
+    """
+    return overlay.rows["is_here"][: max(num_rows - len(overlay.stale), 0)].astype(bool)
+
+
+def is_current(overlay: OverlayArrays, rows: np.ndarray, here: np.ndarray) -> np.ndarray:
+    """Whether rows [K] have not been superseded by one that is here, bool [K].
+
+    Args:
+        here: As :func:`rows_here` gave it before.
+    """
+    newest = overlay.newest[rows]
+    own = newest.astype(np.int64) - 1 - len(overlay.stale)
+    is_coming = own >= len(here)
+    known = np.flatnonzero((own >= 0) & ~is_coming)
+    is_coming[known] = ~here[own[known]]
+    current: np.ndarray = (newest == NEWEST) | is_coming
+    return current
+
+
+def current_rows(overlay: OverlayArrays, rows: np.ndarray, here: np.ndarray) -> np.ndarray:
+    """Those rows that are here and were not superseded.
+
+    Args:
+        here: As :func:`rows_here` gives it, of the rows among which these were chosen.
+    """
     num_ads = len(overlay.stale)
-    # The writer marks a row as here after it has marked those that it supersedes: read in this order.
     own = rows[rows >= num_ads]
-    own = own[overlay.rows["is_here"][own - num_ads].astype(bool)]
-    rows = np.concatenate([rows[rows < num_ads], own])
-    return rows[overlay.newest[rows] == NEWEST]
+    rows = np.concatenate([rows[rows < num_ads], own[here[own - num_ads]]])
+    return rows[is_current(overlay, rows, here)]
 
 
-def extra_rows(overlay: OverlayArrays, fresh: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+def extra_rows(overlay: OverlayArrays, fresh: np.ndarray, allowed: np.ndarray, here: np.ndarray) -> np.ndarray:
     """Rows that the index's own search does not find: current ones of the overlay, and those of another bid.
 
     Args:
         fresh: Whether the search knows a row of the index as it is, bool [A].
         allowed: Which rows may be found, bool; those of the overlay that it does not reach to are too new.
+        here: As :func:`rows_here` gives it, of as many rows as ``allowed``.
     """
-    num_ads = len(fresh)
-    # The writer marks a row as here after it has marked those that it supersedes: read in this order.
-    own = np.flatnonzero(overlay.rows["is_here"][: len(allowed) - num_ads]) + num_ads
-    rebid = overlay.rebid[: overlay.num_rebid]
-    rows = np.concatenate([rebid[~fresh[rebid]], own])
-    rows = rows[overlay.newest[rows] == NEWEST]
+    known = np.concatenate([overlay.rebid[: overlay.num_rebid], _changing_rows(overlay, here)])
+    rows = np.concatenate([np.unique(known[~fresh[known]]), np.flatnonzero(here) + len(fresh)])
+    rows = rows[is_current(overlay, rows, here)]
     return rows[allowed[rows]]
+
+
+def _changing_rows(overlay: OverlayArrays, here: np.ndarray) -> np.ndarray:
+    """Rows of the index that have a newer one; none where all of these are here, as nearly always."""
+    num_ads = len(overlay.stale)
+    own = overlay.newest[num_ads : num_ads + len(here)]
+    if overlay.num_rows > len(here) or (~here & (own == NEWEST)).any():
+        return np.flatnonzero(overlay.newest[:num_ads] > num_ads)
+    return np.zeros(0, np.int64)

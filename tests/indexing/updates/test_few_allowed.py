@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexing.live_search import current_rows, is_few, search_scores
+from indexing.live_search import current_rows, is_few, rows_here, search_scores
 from indexing.update_record import Content, Update
 
 LATER = 2 * 10**15
@@ -46,6 +46,26 @@ def test_the_best_of_a_few_are_those_of_all(day: Any, built: Any, active: list[s
         query, weights = rng.normal(size=(2, 6)).astype(np.float32), rng.random(2)
         mask = rng.random(live.num_rows) < 0.5
         found = live.search(query, weights, 10, mask)
-        few = current_rows(live._overlay, np.flatnonzero(mask))
+        few = current_rows(live._overlay, np.flatnonzero(mask), rows_here(live._overlay, len(mask)))
         scores = search_scores(live.pins(few), live.bids(few), live._heads[live.objectives(few)], query, weights)
         assert sorted(found) == sorted(few[np.argsort(-scores, kind="stable")[:10]])
+
+
+def test_an_ad_whose_newer_row_came_after_the_mask_is_found_as_it_was(
+    day: Any, built: Any, active: list[str], content: Any
+) -> None:
+    """In mid-request an ad may be as it was or as it is, and is never lost between the two."""
+    live = day.after(Update(ad_id=active[0], at=LATER, content=content(price=5.0)))
+    (row,), query = live.lookup(active[1:2]).tolist(), np.ones((2, 6), np.float32)
+    all_allowed = live.allowed()
+    only = np.arange(len(all_allowed)) == row
+    after = day.after(Update(ad_id=active[1], at=LATER + 1, content=content(price=7.0)))
+    (new_row,) = after.lookup(active[1:2]).tolist()
+    assert new_row >= len(all_allowed)
+    assert live.search(query, None, 5, only).tolist() == [row]
+    found = live.search(query, None, len(all_allowed), all_allowed).tolist()
+    assert found.count(row) == 1
+    assert new_row not in found
+    now = live.search(query, None, live.num_rows, live.allowed()).tolist()
+    assert new_row in now
+    assert row not in now
