@@ -18,7 +18,33 @@ _USUAL_BYTES = 40
 """Of an id: room that is tried first, as adding up what is needed takes longer."""
 
 
-class IdTexts(Sequence[str]):
+class _Texts(Sequence[str]):
+    """Texts that are a list once somebody asks for one, and equal to any other sequence of the same ones."""
+
+    @cached_property
+    def _all(self) -> list[str]:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        return self._all[place]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and not isinstance(other, str) and self._all == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._all)
+
+
+class IdTexts(_Texts):
     """A list of ids, equal to any other sequence of the same texts; never written to.
 
     Args:
@@ -55,26 +81,8 @@ class IdTexts(Sequence[str]):
     def __len__(self) -> int:
         return len(self.keys)
 
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-    def __getitem__(self, place: int | slice) -> str | list[str]:
-        return self._all[place]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and not isinstance(other, str) and self._all == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return repr(self._all)
-
-
-class ChosenTexts(Sequence[str]):
+class ChosenTexts(_Texts):
     """Some of the ids in a body, equal to any other sequence of the same texts; never written to.
 
     Args:
@@ -106,24 +114,6 @@ class ChosenTexts(Sequence[str]):
 
     def __len__(self) -> int:
         return len(self._places)
-
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-    def __getitem__(self, place: int | slice) -> str | list[str]:
-        return self._all[place]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and not isinstance(other, str) and self._all == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return repr(self._all)
 
 
 def texts_at(ids: Sequence[str], places: np.ndarray) -> list[str]:

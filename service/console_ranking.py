@@ -7,7 +7,6 @@ serves, which every worker would otherwise take once more.
 
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -33,6 +32,7 @@ from service.host_directory import host_directory
 from service.problems import HttpProblem
 from service.ranker import rank
 from service.releases import LoadedRelease, Snapshot, load_release
+from service.request_ids import new_request_id
 from service.routing import AUTO, route
 from service.serving_metrics import engines_of
 from service.settings import Settings
@@ -170,6 +170,6 @@ def _settled(request: RankRequest) -> RankRequest:
     return structs.replace(
         request,
         explain=True,
-        request_id=request.request_id or uuid.uuid4().hex,
+        request_id=request.request_id or new_request_id(),
         event_time=request.event_time or datetime.now(UTC),
     )

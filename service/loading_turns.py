@@ -4,7 +4,7 @@ import fcntl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -25,13 +25,13 @@ def loading_turn(
         stopping: Set when the process is about to end: then there is nothing to wait for.
         patience_s: Longest wait.
     """
-    if directory is None:
-        yield
-        return
-    with (directory / _FILE).open("wb") as file:  # closing it, or a killed process, ends the turn
-        end = time.monotonic() + patience_s
-        while not _is_taken(file) and time.monotonic() < end and not stopping.wait(_LOOK_S):
-            pass
+    with ExitStack() as turn:
+        if directory is not None:
+            with suppress(OSError):  # a directory that somebody removed is no reason to load nothing any more
+                file = turn.enter_context((directory / _FILE).open("wb"))  # its end, or a kill, ends the turn
+                end = time.monotonic() + patience_s
+                while not _is_taken(file) and time.monotonic() < end and not stopping.wait(_LOOK_S):
+                    pass
         yield
 
 

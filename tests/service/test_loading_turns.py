@@ -64,3 +64,8 @@ def test_patience_ends_and_so_does_a_process_that_stops(tmp_path):
 def test_a_process_alone_has_its_turn():
     with loading_turn(None, threading.Event(), patience_s=3600):
         pass
+
+
+def test_a_directory_that_is_gone_holds_nobody_up(tmp_path):
+    with loading_turn(tmp_path / "gone", threading.Event(), patience_s=3600):
+        pass
