@@ -59,11 +59,18 @@ class Admission:
 
     def admit(self, count: int = 1) -> None:
         """Enter what :meth:`admitted` gives; once it succeeded, ``let_out`` must follow whatever happens."""
-        if self._in_line >= self._max_waiting:
-            self._require_short_line()
-        if self._in_flight + count > self._max_in_flight:
-            raise HttpProblem(503, "overloaded", f"{self._in_flight} requests are in flight, try again later")
+        refusal = self.refusal(count)
+        if refusal is not None:
+            raise refusal
         self._in_flight += count
+
+    def refusal(self, count: int = 1) -> HttpProblem | None:
+        """Why so many that have come may not enter; None where they may."""
+        if self._in_line >= self._max_waiting and (refusal := self._line_too_long()) is not None:
+            return refusal
+        if self._in_flight + count > self._max_in_flight:
+            return HttpProblem(503, "overloaded", f"{self._in_flight} requests are in flight, try again later")
+        return None
 
     def let_out(self, count: int = 1) -> None:
         """Leave it."""
@@ -71,8 +78,8 @@ class Admission:
 
     def join(self, count: int = 1) -> None:
         """Enter what :meth:`in_line` gives; once it succeeded, ``leave`` must follow whatever happens."""
-        if self._in_line >= self._max_waiting:
-            self._require_short_line()
+        if self._in_line >= self._max_waiting and (refusal := self._line_too_long()) is not None:
+            raise refusal
         if self._in_line == 0:
             self._answered = 0
         self._in_line += count
@@ -83,12 +90,13 @@ class Admission:
         self._answered += count
         self._since_refusal += count
 
-    def _require_short_line(self) -> None:
-        """Refuse whoever finds a full line, but in a burst; ``_answered`` are those answered since it was empty."""
-        if self._answered >= self._max_waiting or self._since_refusal < _CALM * self._max_waiting:
-            self._since_refusal = 0
-            detail = f"{self._in_line} requests wait and more come than can be answered, try again later"
-            raise HttpProblem(503, "overloaded", detail)
+    def _line_too_long(self) -> HttpProblem | None:
+        """Refuses whoever finds a full line, but in a burst; ``_answered`` are those answered since it was empty."""
+        if self._answered < self._max_waiting and self._since_refusal >= _CALM * self._max_waiting:
+            return None
+        self._since_refusal = 0
+        detail = f"{self._in_line} requests wait and more come than can be answered, try again later"
+        return HttpProblem(503, "overloaded", detail)
 
 
 class _Place:

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter
 from service.api import Degraded, Dropped, Timing
 from service.features import FeatureNotes
 from service.lots import LateCounters, LotHistogram, taken
+from service.problems import KIND_PREFIX
 from service.ranker import Outcome
 
 SECONDS = (
@@ -20,7 +21,8 @@ SECONDS = (
 COUNTS = (0, 1, 10, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
 STAGES = Timing.__struct_fields__
 STATUSES = (200, 422, 503)
-"""What is answered in any service sooner or later."""
+KINDS = ("deadline", "invalid-value", "not-serving", "overloaded")
+"""What is answered in any service sooner or later: statuses, and kinds of problems."""
 MAX_NOTED = 1_024
 """Notes that wait to be counted; one more has them counted at once, should nobody else do it."""
 
@@ -37,6 +39,12 @@ class AnswerCounts:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
             "adsieve_rank_requests", "Answers of /rank, by HTTP status.", ["status"], registry=registry
+        )
+        self._problems = Counter(
+            "adsieve_problems",
+            "Requests that got a problem instead of an answer, by its kind: deadline, overloaded, not-serving, ...",
+            ["kind"],
+            registry=registry,
         )
         self._stages = LotHistogram(
             "adsieve_stage_seconds",
@@ -68,6 +76,7 @@ class AnswerCounts:
             "adsieve_unknown_features", "Features sent that no model reads.", registry=registry
         )
         self._of_status = {status: self._requests.labels(str(status)) for status in STATUSES}
+        self._of_problem = {KIND_PREFIX + kind: self._problems.labels(kind) for kind in KINDS}
         self._of_drop = {reason: self._dropped.labels(reason) for reason in Dropped.__struct_fields__}
         for reason in get_args(Degraded.__annotations__["reason"]):
             self._degraded.labels(reason)
@@ -79,6 +88,16 @@ class AnswerCounts:
         counter = self._of_status.get(status)
         if counter is None:
             counter = self._of_status[status] = self._requests.labels(str(status))
+        self._note(counter)
+
+    def problem(self, name: str) -> None:
+        """Note an answer that is a problem, by the type that it names."""
+        counter = self._of_problem.get(name)
+        if counter is None:
+            counter = self._of_problem[name] = self._problems.labels(name.removeprefix(KIND_PREFIX))
+        self._note(counter)
+
+    def _note(self, counter: Counter) -> None:
         self._late.note(counter)
         if len(self._late) > MAX_NOTED:
             self.add_up()

@@ -220,13 +220,21 @@ class Answering:
 
     def refuse(self, error: Exception, trace: Trace) -> Response:
         """The answer for an error that a call ended with; counts and logs it."""
-        self.problem(error, trace)
-        return respond_to(error, retry_after_s=self._settings.retry_after_s)
+        problem = self.problem(error, trace)
+        return respond_to(error, retry_after_s=self._settings.retry_after_s, problem=problem)
+
+    def refusal(self) -> Response | None:
+        """What a call gets for which there is no room, counted and logged; None where there is room."""
+        error = self.admission.refusal()
+        if error is None:
+            return None
+        self.count(error.status)
+        return self.refuse(error, Trace())
 
     def problem(self, error: Exception, trace: Trace) -> Problem:
         """What is told of an error that a request ended with; counts and logs it."""
         problem = problem_of(error)
-        self._telemetry.problem(error)
+        self._telemetry.problem(problem)
         self._log.failed(error, problem.status, trace)
         return problem
 

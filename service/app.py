@@ -38,7 +38,7 @@ def create_app(settings: Settings, *, settle: Callable[[], None] = lambda: None)
     """The application of one store, which may be empty: /rank answers 503 until a release is published.
 
     ``app.state.follower`` is the ``Follower``, for whoever embeds the application; ``app.state.stop()`` makes it ready
-    no more, before its server ends.
+    no more, before its server ends; ``app.state.refusals`` are asked before a request begins (``EarlyRefusals``).
 
     Args:
         settings: Of the service.
@@ -98,6 +98,7 @@ def create_app(settings: Settings, *, settle: Callable[[], None] = lambda: None)
     )
     app.add_middleware(AnswerHeaders)
     app.state.follower, app.state.workers, app.state.stop = follower, workers, follower.stop
+    app.state.refusals = {path.encode(): answering.refusal for path in (RANK, BATCH)}
     app.openapi = lambda: document(app, rank_token=settings.rank_token is not None, more=KSERVE_TYPES)  # type: ignore[method-assign]
     summary = "Rank candidate ads, or retrieve and rank them"
     app.include_router(hot_router(RANK, rank, summary=summary, responses=RANK_ANSWERS, openapi_extra=RANK_BODY))

@@ -81,7 +81,7 @@ def create_heavy_app(settings: Settings, *, settle: Callable[[], None] = lambda:
     app.include_router(
         hot_router(PATH, route, summary=summary, responses=_CALL_ANSWERS, openapi_extra=wanted | security)
     )
-    app.state.host, app.state.stop = host, host.stop
+    app.state.host, app.state.stop, app.state.refusals = host, host.stop, {}
     telemetry.serving.watch(lambda: (host.is_ready, workers.heavy_waiting))
 
     @app.get("/health/live", summary="The process runs")

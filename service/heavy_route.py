@@ -16,7 +16,7 @@ from service.heavy import HeavyCall
 from service.heavy_host import HeavyHost
 from service.heavy_wire import REQUEST_ID_HEADER, call_of, decode_call, encode_logits, request_id_of
 from service.media import MSGPACK
-from service.problems import HttpProblem, respond_to
+from service.problems import HttpProblem, problem_of, respond_to
 from service.request_log import RequestLog, Trace
 from service.settings import Settings
 from service.telemetry import Telemetry
@@ -49,9 +49,10 @@ class HeavyRoute:
                 raise HttpProblem(503, "overloaded", f"{self._in_flight - 1} calls are in flight, try again later")
             response = await self._answered(scope, receive, trace, start)
         except Exception as error:
-            response = respond_to(error, retry_after_s=self._settings.retry_after_s)
-            self._telemetry.problem(error)
-            self._log.failed(error, response.status_code, trace)
+            problem = problem_of(error)
+            response = respond_to(error, retry_after_s=self._settings.retry_after_s, problem=problem)
+            self._telemetry.problem(problem)
+            self._log.failed(error, problem.status, trace)
         finally:
             self._in_flight -= 1
             self._telemetry.in_flight.set(self._in_flight)

@@ -49,9 +49,13 @@ MAX_DETAIL, MAX_FIELD = 2_000, 300
 """Characters of a request's own values that its refusal repeats."""
 
 
-def respond_to(error: Exception, *, retry_after_s: int) -> Response:
-    """The HTTP answer for an error."""
-    problem = problem_of(error)
+def respond_to(error: Exception, *, retry_after_s: int, problem: Problem | None = None) -> Response:
+    """The HTTP answer for an error.
+
+    Args:
+        problem: Of the error, where it is known already.
+    """
+    problem = problem_of(error) if problem is None else problem
     headers = dict(error.headers or {}) if isinstance(error, HttpProblem | HTTPException) else {}
     if problem.status == 503:
         headers["Retry-After"] = str(retry_after_s)

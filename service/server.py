@@ -10,13 +10,14 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
 import uvicorn
 
 from service.accepting import Balance, BalancedServer
-from service.header_limit import LimitedHeaders
+from service.early_refusals import EarlyRefusals
 from service.logs import Format, set_up_logs
 from service.memory import keep_large_blocks_apart, settle
 from service.settings import Settings
@@ -76,7 +77,7 @@ def serve_process(
         app,
         log_config=None,
         access_log=False,
-        http=LimitedHeaders,
+        http=partial(EarlyRefusals, refusals=app.state.refusals),  # type: ignore[arg-type]
         ws="none",  # there is no route for one
         proxy_headers=False,  # nothing asks whom a proxy speaks for, and every request would pay for it
         timeout_keep_alive=options.settings.keep_alive_s,

@@ -10,16 +10,14 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from service.answer_counts import SECONDS, AnswerCounts
-from service.api import Timing
+from service.api import Problem, Timing
 from service.experiment_counts import ExperimentCounts
 from service.feedback_counts import FeedbackCounts
-from service.problems import KIND_PREFIX, problem_of
 from service.process_state import ProcessBoard, shared_directory
 from service.ranker import Outcome
 from service.serving_metrics import ServingMetrics
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
-KINDS = ("deadline", "invalid-value", "not-serving", "overloaded")
 FOLLOWED = ("engines", "overlays", "refresh", "updates")
 CALL_STAGES = ("decode", "heavy", "total")
 """Of a call of the heavy stage; ``heavy`` is what it waited and ran."""
@@ -44,14 +42,6 @@ class Telemetry:
             registry=registry,
             multiprocess_mode="livesum",
         )
-        self.problems = Counter(
-            "adsieve_problems",
-            "Requests that got a problem instead of an answer, by its kind: deadline, overloaded, not-serving, ...",
-            ["kind"],
-            registry=registry,
-        )
-        for kind in KINDS:
-            self.problems.labels(kind)  # 0 from the start, so that a rate sees the first one
         self.heavy_batch_requests = Histogram(
             "adsieve_heavy_batch_requests",
             "Requests that one call of the heavy ranker served.",
@@ -113,9 +103,9 @@ class Telemetry:
         self.query_batch_requests.observe(requests)
         self.query_wait_seconds.observe(waited_s)
 
-    def problem(self, error: Exception) -> None:
-        """Count one request that got a problem."""
-        self.problems.labels(problem_of(error).type.removeprefix(KIND_PREFIX)).inc()
+    def problem(self, problem: Problem) -> None:
+        """Note one request that got a problem; ``add_up`` counts it."""
+        self._answers.problem(problem.type)
 
     def observe(self, outcome: Outcome, *, may_be_cold: bool) -> None:
         """Note one ranked request; ``add_up`` counts it.

@@ -1,0 +1,77 @@
+"""Refuses a request as soon as its headers are there, before uvicorn makes a task of it.
+
+In an overload most requests are refused, and what that takes is lost to those which are answered. A refusal from here
+costs a third of one that goes through the application; what it cannot tell, the application answers.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from service.header_limit import LimitedHeaders
+
+Refusal = Callable[[], Response | None]
+"""What a request gets that is refused, counted; None where it may go on."""
+
+
+class EarlyRefusals(LimitedHeaders):
+    """uvicorn's protocol, that asks before it begins a POST whether it is refused.
+
+    Args:
+        refusals: By path, as it stands in the line of a request.
+    """
+
+    def __init__(self, *given: Any, refusals: Mapping[bytes, Refusal], **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._refusals = refusals
+
+    def on_headers_complete(self) -> None:
+        """The headers of a request are there."""
+        refuse = self._refusals.get(self.url)
+        refusal = refuse() if refuse is not None and self._is_plain() else None
+        if refusal is None:
+            super().on_headers_complete()
+        else:
+            self._pending = 0
+            self.cycle = _Refused()  # type: ignore[assignment]
+            self.transport.write(_as_bytes(refusal, self.server_state.default_headers))
+            self.on_response_complete()
+
+    def on_message_complete(self) -> None:
+        """The whole request is there; where it was answered before that, its connection rests from now on."""
+        super().on_message_complete()
+        if self.cycle.response_complete and self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def _is_plain(self) -> bool:
+        """Whether nothing is before it on its connection, and nothing special is wanted of its answer."""
+        return (
+            (self.cycle is None or self.cycle.response_complete)
+            and not self.flow.write_paused
+            and not self.transport.is_closing()
+            and not self.expect_100_continue
+            and self.parser.get_method() == b"POST"
+            and self.parser.get_http_version() == "1.1"
+            and self.parser.should_keep_alive()
+            and not self.parser.should_upgrade()
+        )
+
+
+class _Refused:
+    """In place of uvicorn's cycle of a request: one that is over. Each is another, by which connections that rest are
+    told from those that are asked again and again."""
+
+    response_complete = True
+    message_event = asyncio.Event()
+
+
+def _as_bytes(response: Response, headers: list[tuple[bytes, bytes]]) -> bytes:
+    parts = [STATUS_LINE[response.status_code]]
+    for name, value in (*headers, *response.raw_headers):
+        parts += (name, b": ", value, b"\r\n")
+    return b"".join((*parts, b"\r\n", response.body))
