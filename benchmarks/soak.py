@@ -31,7 +31,7 @@ import msgspec
 
 from benchmarks.harness import Target, finish, parser
 from benchmarks.overload_client import Client, Report, packed, poisson_moments
-from benchmarks.serving_processes import Server, free_port, start
+from benchmarks.serving_processes import READY, Server, free_port, start
 from benchmarks.serving_requests import bodies
 from benchmarks.soak_memory import Held, by_period, growth, held_by, most, rise
 from benchmarks.soak_world import Shop
@@ -99,7 +99,7 @@ def _serve(shop: Shop, work: Path, options: argparse.Namespace) -> Server:
     port = free_port()
     command = [sys.executable, "-m", "adsieve", "serve", "--store", str(shop.store.root), "--port", str(port)]
     command += ["--local", str(work / "local"), "--log-level", "warning", "--workers", str(options.workers)]
-    return start("adsieve", command, port=port, log=work / "serve.log", env=_settings(options))
+    return start("adsieve", command, port=port, log=work / "serve.log", env=_settings(options), ready=READY)
 
 
 def _settings(options: argparse.Namespace) -> dict[str, str]:
