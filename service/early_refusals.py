@@ -28,6 +28,11 @@ class EarlyRefusals(LimitedHeaders):
         super().__init__(*given, **options)
         self._refusals = refusals
 
+    def on_message_begin(self) -> None:
+        """A request begins: its connection rests no more, also where both came in one read with what was refused."""
+        self._unset_keepalive_if_required()
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
         """The headers of a request are there."""
         refuse = self._refusals.get(self.url)
@@ -59,7 +64,12 @@ class EarlyRefusals(LimitedHeaders):
             and self.parser.get_http_version() == "1.1"
             and self.parser.should_keep_alive()
             and not self.parser.should_upgrade()
+            and not self._is_in_chunks()
         )
+
+    def _is_in_chunks(self) -> bool:
+        """Whether its body may yet turn out to be no HTTP, and get 400: one request would have two answers."""
+        return any(name == b"transfer-encoding" for name, _ in self.headers)
 
 
 class _Refused:

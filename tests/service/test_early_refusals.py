@@ -137,6 +137,8 @@ def test_what_comes_behind_a_request_in_flight_is_answered_after_it(host):
         b"POST /rank HTTP/1.0\r\nHost: a\r\nContent-Length: 0\r\n",
         b"POST /rank HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n",
         b"POST /rank HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 0\r\n",
+        b"POST /rank HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n",
+        b"POST /rank HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n",
     ],
 )
 def test_what_is_not_plainly_such_a_request_is_the_applications(host, head):
@@ -154,6 +156,17 @@ def test_a_connection_rests_no_longer_than_others_whatever_its_body_does(host):
         began = time.monotonic()
         assert connection.recv(1) == b""
         assert 0.5 < time.monotonic() - began < 20
+
+
+def test_what_came_in_one_read_with_it_may_take_longer_than_a_connection_may_rest(host):
+    host.slow_s = 2.5
+    refused = b"POST /rank HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+    with host.connect() as connection:
+        connection.sendall(refused + b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
+        first, second = answers(connection, 2)
+    assert (host.early, host.asked) == (1, ["GET"])
+    assert first.endswith(REFUSED)
+    assert second.endswith(b"\r\n\r\n0")
 
 
 def test_the_service_counts_it_as_any_other(settings, servers):
