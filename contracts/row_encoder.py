@@ -20,8 +20,9 @@ from contracts.encoding import Encoded, Encoder
 from contracts.errors import RequestError
 from contracts.feature_encoders import DenseEncoder
 from contracts.layout import SideLayout
+from contracts.moments import MAX_EPOCH_MS, MIN_EPOCH_MS
 from contracts.query_in_body import QueryInBody
-from contracts.row_gathering import MAX_EPOCH_MS, Gathering
+from contracts.row_gathering import Gathering
 from contracts.row_plan import GIVEN, OUTSIDE, RowPlan
 from contracts.row_values import IrregularError
 from contracts.row_writers import Edges, RowInWork, writer_of
@@ -90,7 +91,7 @@ class RowEncoder:
         ids, floats, raw, states = self._ids.copy(), self._floats.copy(), self._raw.copy(), self._no_states.copy()
         unknown = kernels.write_row(
             *(query.data, query.values_at, query.items_at, query.numbers, plan.plan, lexicon.slots, lexicon.texts),
-            *(plan.edges_us, event_time_us, MAX_EPOCH_MS, ids, raw, floats, states),
+            *(plan.edges_us, event_time_us, MIN_EPOCH_MS, MAX_EPOCH_MS, ids, raw, floats, states),
         )
         if unknown < 0 or not (len(raw) == 0 or self._dense.write(raw, floats)):
             return None

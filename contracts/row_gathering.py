@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-MAX_EPOCH_MS = 253_402_300_799_999  # the end of the year 9999
+from contracts.moments import MAX_EPOCH_MS, MIN_EPOCH_MS
 
 
 class Gathering:
@@ -45,7 +45,8 @@ class Gathering:
         """Write all ids into a row.
 
         Returns:
-            False where something is no text, no whole number of milliseconds, or out of order: the row is of no use.
+            False where something is no text, no whole number of milliseconds, out of order or of range: the row is of
+            no use.
         """
         if self._fields:
             try:
@@ -64,5 +65,6 @@ class Gathering:
         except OverflowError:
             return False
         ages = np.array(self._ages, np.int64).reshape(-1, 4)
-        done: bool = self._kernels.age_fields(millis, ages, self._edges_us, event_time_us, MAX_EPOCH_MS, ids)
+        limits = MIN_EPOCH_MS, MAX_EPOCH_MS
+        done: bool = self._kernels.age_fields(millis, ages, self._edges_us, event_time_us, *limits, ids)
         return done

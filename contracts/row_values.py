@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from contracts.hashing import TextIds
+from contracts.moments import MAX_EPOCH_MS, MIN_EPOCH_MS
 from contracts.rows import parse_time
 from contracts.schema import MISSING, NUM_RESERVED
 
@@ -13,7 +14,6 @@ CACHED_TEXTS = 1 << 16
 """Values of one column whose ids are kept: most requests bring values that were seen before."""
 
 CATEGORY, NUMBER = frozenset((str, int, bool)), frozenset((float, int, bool))
-_MAX_EPOCH_MS = 253_402_300_799_999  # the end of the year 9999
 
 
 class IrregularError(Exception):
@@ -63,7 +63,7 @@ def _instants(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
     types = set(map(type, values))
     if types == {int}:
         millis = np.array(values, np.int64)
-        if np.abs(millis).max() > _MAX_EPOCH_MS:
+        if millis.min() < MIN_EPOCH_MS or millis.max() > MAX_EPOCH_MS:
             raise IrregularError
         return millis * 1000, None
     if not types <= {int, str, type(None)}:

@@ -15,11 +15,11 @@ import pyarrow as pa
 from contracts.config_errors import show
 from contracts.encoding import Encoded, EncodedBatch, Encoder
 from contracts.errors import RequestError
+from contracts.moments import MAX_EPOCH_MS, MIN_EPOCH_MS, is_told
 from contracts.schema import Feature, SequenceField
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_MAX_EPOCH_MS = 253_402_300_799_999  # the end of the year 9999
 _TEXT, _TEXTS = pa.string(), pa.list_(pa.string())
 _NUMBER, _NUMBERS = pa.float64(), pa.list_(pa.float64())
 _INSTANTS = pa.list_(pa.timestamp("us", "UTC"))
@@ -133,7 +133,7 @@ def parse_time(value: object, field: str) -> int:
     """Microseconds since 1970 UTC of RFC 3339 text or epoch milliseconds.
 
     Raises:
-        RequestError: Neither of these, or text without a zone.
+        RequestError: Neither of these, text without a zone, or beyond the years 1 to 9999 UTC.
 
     Example:
         >>> parse_time("2024-01-02T00:00:00Z", "event_time") == parse_time(1704153600000, "event_time")
@@ -145,11 +145,13 @@ def parse_time(value: object, field: str) -> int:
         except ValueError:
             instant = None
         if instant is not None and instant.tzinfo is not None:
-            return (instant - _EPOCH) // _MICROSECOND
-    elif type(value) is int and abs(value) <= _MAX_EPOCH_MS:
+            micros = (instant - _EPOCH) // _MICROSECOND  # a zone can lead out of the years that datetime has
+            if is_told(micros):
+                return micros
+    elif type(value) is int and is_told(value * 1000):
         return value * 1000
     expected = "an RFC 3339 time with a zone, such as 2024-01-02T03:04:05Z, or epoch milliseconds"
-    raise RequestError(f"expected {expected}, got {show(value)}", field=field)
+    raise RequestError(f"expected {expected}, of the years 1 to 9999 UTC, got {show(value)}", field=field)
 
 
 def _sequence_columns(name: str, feature: Feature, value: object, path: str, columns: dict[str, pa.Array]) -> list[str]:
@@ -190,7 +192,7 @@ def _usual_events(part: SequenceField, values: Sequence[Any]) -> Sequence[Any] |
     types = set(map(type, values))
     if part.kind == "categorical":
         return values if types == {str} and _is_unicode(values) else None
-    if types == {int} and min(values) >= -_MAX_EPOCH_MS and max(values) <= _MAX_EPOCH_MS:
+    if types == {int} and min(values) >= MIN_EPOCH_MS and max(values) <= MAX_EPOCH_MS:
         return [value * 1000 for value in values]
     return None
 

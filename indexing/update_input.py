@@ -22,6 +22,7 @@ from msgspec import UNSET
 
 from contracts.config_errors import show, suggestion
 from contracts.errors import InputError, RequestError
+from contracts.moments import is_told
 from contracts.records import STATUSES
 from contracts.rows import parse_time
 from indexing.update_record import Content, Update, check_nesting
@@ -72,7 +73,7 @@ def update_of(data: object, *, where: str, now_us: int) -> Update:
     default = max(now_us, content.valid_from) if content is not None else now_us
     update = Update(
         ad_id=fields.required("ad_id", identifier),
-        at=fields.optional("at", moment, default),
+        at=fields.optional("at", parse_time, default),
         status=fields.optional("status", status, None),
         bid=fields.nullable("bid", bid),
         takedown=fields.optional("takedown", flag, None),
@@ -86,11 +87,11 @@ def update_of(data: object, *, where: str, now_us: int) -> Update:
 
 def _content(fields: "_Fields", now_us: int) -> Content:
     inner = _Fields(fields.data["content"], CONTENT_FIELDS, fields.where, "content.")
-    at = fields.optional("at", moment, now_us)
+    at = fields.optional("at", parse_time, now_us)
     features = inner.required("features", _features)
     return Content(
         scenario=inner.required("scenario", text),
-        valid_from=inner.optional("valid_from", moment, at),
+        valid_from=inner.optional("valid_from", parse_time, at),
         advertiser_id=inner.optional("advertiser_id", identifier, None),
         objective=inner.optional("objective", text, None),
         features=features,
@@ -182,21 +183,13 @@ def bid(value: object, path: str) -> float:
     raise InputError(f"{path}: expected a finite number of at least 0, or null, got {show(value)}")
 
 
-def moment(value: object, path: str) -> int:
-    """Microseconds UTC of RFC 3339 text with a zone, or of epoch milliseconds."""
-    micros = parse_time(value, path)
-    check_moment(micros, path)
-    return micros
-
-
 def check_moment(micros: int, path: str) -> None:
     """Refuse microseconds UTC that no calendar holds."""
-    if not _FIRST_US <= micros <= _LAST_US:
+    if not is_told(micros):
         raise InputError(f"{path}: expected a time of the years 1 to 9999 UTC, got {micros} microseconds since 1970")
 
 
 _LARGEST_BID = 3.4e38
-_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 def _features(value: object, path: str) -> dict[str, Any]:

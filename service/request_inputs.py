@@ -6,8 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from contracts.config_errors import show
 from contracts.encoding import Encoded
 from contracts.errors import RequestError
+from contracts.moments import is_told
 from contracts.rows import encode_pairs
 from service.api import RankRequest
 from service.event_time import is_of_the_future, latest_event_us
@@ -57,7 +59,7 @@ def request_inputs(request: RankRequest, releases: Sequence[LoadedRelease], sett
     num_survivors = _num_survivors(request, settings)
     notes = FeatureNotes(note_unknown(request.query, columns.pair if columns else {}, releases, settings))
     check_lengths(request.query, settings.max_list_length)
-    event_time_us = ((request.event_time or datetime.now(UTC)) - EPOCH) // MICROSECOND
+    event_time_us = _event_time_us(request.event_time)
     encoding = QueryEncoding(query=request.query, event_time_us=event_time_us, notes=notes, settings=settings)
     try:
         queries, heavy = _encoded(request, encoding, releases, columns)
@@ -106,3 +108,13 @@ def _heavy_input(heavy: LoadedHeavy, encoding: QueryEncoding, columns: Candidate
     if columns is not None and columns.pair and encoders.pair_encoder is not None:
         pair = encode_pairs(encoders.pair_encoder, columns.pair, len(columns.ids)).encoded
     return HeavyInput(heavy=heavy, query=encoding.encode(encoders.query_rows, heavy.version), pair=pair)
+
+
+def _event_time_us(event_time: datetime | None) -> int:
+    """Microseconds since 1970 UTC of a moment, or of now; a zone can lead out of the years that logs can tell."""
+    micros = ((event_time or datetime.now(UTC)) - EPOCH) // MICROSECOND
+    if not is_told(micros):
+        raise RequestError(
+            f"expected a time of the years 1 to 9999 UTC, got {show(str(event_time))}", field="event_time"
+        )
+    return micros

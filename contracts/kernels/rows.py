@@ -126,12 +126,18 @@ def scale_dense(
     return True
 
 
-_AGES = (read(types.int64), read(types.int64, 2), read(types.int64), types.int64, types.int64)
+_AGES = (read(types.int64), read(types.int64, 2), read(types.int64), types.int64, types.int64, types.int64)
 
 
 @compiled(types.boolean, *_AGES, write(types.int32))
 def age_fields(
-    millis: np.ndarray, fields: np.ndarray, edges_us: np.ndarray, now_us: int, latest_ms: int, ids: np.ndarray
+    millis: np.ndarray,
+    fields: np.ndarray,
+    edges_us: np.ndarray,
+    now_us: int,
+    earliest_ms: int,
+    latest_ms: int,
+    ids: np.ndarray,
 ) -> bool:
     """Buckets of the ages of events, most recent first, those of F fields one after another.
 
@@ -140,11 +146,11 @@ def age_fields(
         fields: Of each the number of its events, where its ids begin in ``ids``, and the places in ``edges_us`` where
             its edges begin and end [F, 4].
         now_us: Against which ages are taken, microseconds.
-        latest_ms: No moment is further from 1970.
+        earliest_ms, latest_ms: No moment is before or behind these.
         ids: A row of ids, written to: 3 and the number of edges that are no larger than the age.
 
     Returns:
-        False where an event is later than now, out of order or too far; the row is then of no use.
+        False where an event is later than now, out of order or out of range; the row is then of no use.
     """
     at = 0
     for field in range(len(fields)):
@@ -152,7 +158,7 @@ def age_fields(
         for number in range(fields[field, 0]):
             milli = millis[at + number]
             age = now_us - milli * 1000
-            if age < youngest or milli > latest_ms or milli < -latest_ms:
+            if age < youngest or milli < earliest_ms or milli > latest_ms:
                 return False
             youngest = age
             low, high = fields[field, 2], fields[field, 3]

@@ -66,7 +66,7 @@ def _write_ids(column, first, step, count, query, lexicon, ids):  # type: ignore
 
 
 @njit
-def _write_ages(column, first, count, query, edges_us, now_us, latest_ms, ids):  # type: ignore[no-untyped-def]
+def _write_ages(column, first, count, query, edges_us, now_us, earliest_ms, latest_ms, ids):  # type: ignore[no-untyped-def]
     """Buckets of the ages of ``count`` events, the last of which is ``first``; False as of ``age_fields``."""
     youngest, place = 0, column[PLACE]
     for at in range(count):
@@ -75,7 +75,7 @@ def _write_ages(column, first, count, query, edges_us, now_us, latest_ms, ids): 
             ids[place + at] = _MISSING
             continue
         milli = number_of(query, item)
-        if np.abs(milli) > latest_ms:
+        if milli < earliest_ms or milli > latest_ms:
             return False
         age = now_us - np.int64(milli) * 1000
         if age < youngest:
@@ -166,7 +166,7 @@ def _write_history(plan, row, length, query, lexicon, fields, times, ids, states
         states[field] = GIVEN
         if plan[field, OF] == HISTORY_IDS:
             states[field] = _write_ids(plan[field], last, -1, kept, query, lexicon, ids)
-        elif not _write_ages(plan[field], last, kept, query, times[0], times[1], times[2], ids):
+        elif not _write_ages(plan[field], last, kept, query, times[0], times[1], times[2], times[3], ids):
             return False
     for field in range(plan[feature, FIRST_PART], plan[feature, END_PART]):
         if states[field] != GIVEN and states[field] != OUTSIDE:
@@ -176,7 +176,8 @@ def _write_history(plan, row, length, query, lexicon, fields, times, ids, states
 
 _WRITTEN = (
     *(read(types.uint8), read(types.int64, 2), read(types.int64, 2), read(types.float64)),
-    *(read(types.int64, 2), read(types.int64, 2), read(types.uint8), read(types.int64), types.int64, types.int64),
+    *(read(types.int64, 2), read(types.int64, 2), read(types.uint8), read(types.int64)),
+    *(types.int64, types.int64, types.int64),
     *(write(types.int32), write(types.float64), write(types.float32), write(types.uint8)),
 )
 
@@ -192,6 +193,7 @@ def write_row(
     texts: np.ndarray,
     edges_us: np.ndarray,
     now_us: int,
+    earliest_ms: int,
     latest_ms: int,
     ids: np.ndarray,
     dense: np.ndarray,
@@ -209,7 +211,7 @@ def write_row(
             xxHash64 [a power of two, 5]. Group 0 are the names of features.
         edges_us: Edges of the ages of all fields.
         now_us: Against which ages are taken, microseconds.
-        latest_ms: No moment is further from 1970.
+        earliest_ms, latest_ms: No moment is before or behind these.
         ids, floats: The row; written to.
         dense: Dense features as given, NaN where missing; written to.
         states: Zeros [F]; gets what became of each. That of a history is of no use.
@@ -219,7 +221,7 @@ def write_row(
     """
     query = Query(address(data), address(values), address(items), address(numbers))
     lexicon = Lexicon(address(slots), address(texts), len(slots) - 1)
-    times = address(edges_us), now_us, latest_ms
+    times = address(edges_us), now_us, earliest_ms, latest_ms
     unknown, fields = 0, np.empty(len(values), np.int64)
     for row in range(len(values)):
         if values[row, PARENT] >= 0:

@@ -70,7 +70,7 @@ def test_buckets_of_ages_are_those_of_a_sorted_search(
         place += len(field)
     ids = np.full(place + 1, -1, np.int32)
     millis = np.array([now_us // 1000 - age for field in ages for age in field], np.int64)
-    done = kernels.age_fields(millis, np.array(fields, np.int64).reshape(-1, 4), edges_us, now_us, 2000, ids)
+    done = kernels.age_fields(millis, np.array(fields, np.int64).reshape(-1, 4), edges_us, now_us, 0, 2000, ids)
     assert done == all(field == sorted(field) and min(field, default=0) >= 0 for field in ages)
     if done:
         flat = np.array([age * 1000 for field in ages for age in field])
@@ -79,8 +79,8 @@ def test_buckets_of_ages_are_those_of_a_sorted_search(
 
 def test_a_moment_out_of_range_has_no_age(kernels: ModuleType) -> None:
     field, edges, ids = np.array([[1, 0, 0, 1]]), np.array([5]), np.zeros(1, np.int32)
-    assert kernels.age_fields(np.array([-10]), field, edges, 0, 10, ids)
-    assert not kernels.age_fields(np.array([-11]), field, edges, 0, 10, ids)
+    for milli, is_told in ((-10, True), (-11, False), (20, True), (21, False), (-(2**63), False)):
+        assert kernels.age_fields(np.array([milli]), field, edges, 30_000, -10, 20, ids) == is_told
 
 
 @settings(max_examples=60, deadline=None)

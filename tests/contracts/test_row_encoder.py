@@ -16,6 +16,7 @@ from contracts.compiled import prepare
 from contracts.config import convert
 from contracts.encoding import Encoder
 from contracts.errors import RequestError
+from contracts.moments import MAX_EPOCH_MS, MIN_EPOCH_MS
 from contracts.query_in_body import QueryInBody, query_in_body
 from contracts.row_encoder import RowEncoder
 from contracts.rows import encode_row
@@ -209,6 +210,9 @@ def test_plans_are_written_as_the_loops_read_them() -> None:
         ({"watch": {"time": [NOW_MS, NOW_MS - 1]}}, False),
         ({"watch": {"time": [NOW_MS + 1]}}, False),
         ({"watch": {"time": [-(10**18)]}}, False),
+        ({"watch": {"time": [MIN_EPOCH_MS, NOW_MS]}}, True),
+        ({"watch": {"time": [MIN_EPOCH_MS - 1, NOW_MS]}}, False),
+        ({"watch": {"time": [-MAX_EPOCH_MS]}}, False),
         ({"watch": {"time": ["2024-05-01T11:00:00Z"]}}, False),
         ({"no": {"place": ["DE"]}, "nothing": None}, True),
     ],
@@ -234,6 +238,28 @@ def test_of_two_values_the_last_counts_and_none_is_too_large(more: str) -> None:
     query = query_in_body(np.frombuffer(body + kernels.TAIL, np.uint8), 0, kernels)
     assert query is not None
     assert outcome(compiled, query) == outcome(plain, msgspec.json.decode(body[1:]))
+
+
+OUT_OF_RANGE = [
+    *(-MAX_EPOCH_MS, -(2**63), -(2**63) - 1, 2**63, 10**30),
+    *("0001-01-01T00:00:00+00:01", "9999-12-31T23:59:59-00:01"),
+]
+
+
+@pytest.mark.parametrize("with_kernels", [True, False])
+@pytest.mark.parametrize("also", [[], [NOW_MS], ["2024-05-01T12:00:00Z"], [None]])
+@pytest.mark.parametrize("moment", [MIN_EPOCH_MS, MIN_EPOCH_MS - 1, MAX_EPOCH_MS, MAX_EPOCH_MS + 1, *OUT_OF_RANGE])
+def test_moments_are_those_of_the_years_1_to_9999(
+    moment: Any, also: list[Any], with_kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("contracts.compiled.kernels", loaded_kernels if with_kernels else lambda: None)
+    query = {"watch": {"time": [moment, *also]}}
+    got = outcome(compiled, query)
+    assert got == outcome(plain, query)
+    if found := in_body(query) if with_kernels and prepare() else None:
+        assert outcome(compiled, found) == got
+    refused = isinstance(got, str) and got.startswith("query.watch.time[0]: expected an RFC 3339 time with a zone")
+    assert refused == (moment not in (MIN_EPOCH_MS, MAX_EPOCH_MS))
 
 
 def test_regular_requests_never_take_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:

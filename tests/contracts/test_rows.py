@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from contracts.encoding import Encoder
 from contracts.errors import RequestError
+from contracts.moments import MAX_EPOCH_MS, MIN_EPOCH_MS
 from contracts.rows import encode_pairs, encode_request, pair_columns, parse_time, request_columns
 from contracts.schema import FeatureSchema
 
@@ -98,6 +99,7 @@ WRONG = [
     ({"watch": {"tag": ["1"], "video_id": [1, 2]}}, "query.watch.video_id", "expected lists of equal length, got 2"),
     ({"watch": {"time": [NOW_MS, "today"]}}, "query.watch.time[1]", "expected an RFC 3339 time with a zone, such as"),
     ({"watch": {"time": ["2024-05-01T10:00:00"]}}, "query.watch.time[0]", "expected an RFC 3339 time with a zone"),
+    ({"watch": {"time": [MIN_EPOCH_MS - 1]}}, "query.watch.time[0]", "expected an RFC 3339 time with a zone"),
     ({"watch": {"time": [NOW_MS + 1]}}, "query.watch.time", "holds an event later than the request, expected none"),
     ({"watch": {"time": [NOW_MS, NOW_MS - 1]}}, "query.watch.time", "is not in the order of time"),
 ]  # fmt: skip
@@ -121,7 +123,26 @@ def test_rfc_3339_text_is_read_to_the_microsecond(instant: dt.datetime) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [True, 1.5, None, [], "", "2024", "2024-05-01", "2024-05-01T12:00:00", 10**18, -(10**18), "x" * 1000]
+    ("value", "micros"),
+    [
+        *((MIN_EPOCH_MS, MIN_EPOCH_MS * 1000), (MAX_EPOCH_MS, MAX_EPOCH_MS * 1000)),
+        ("0001-01-01T00:00:00Z", MIN_EPOCH_MS * 1000),
+        ("9999-12-31T23:59:59.999999Z", MAX_EPOCH_MS * 1000 + 999),
+    ],
+)
+def test_the_first_and_last_moment_can_be_told_by_python(value: Any, micros: int) -> None:
+    found = parse_time(value, "event_time")
+    assert found == micros
+    assert pa.scalar(found, pa.timestamp("us", "UTC")).as_py().year in (1, 9999)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(True, 1.5, None, [], "", "2024", "2024-05-01", "2024-05-01T12:00:00", 10**18, -(10**18), "x" * 1000),
+        *(MIN_EPOCH_MS - 1, -MAX_EPOCH_MS, MAX_EPOCH_MS + 1),
+        *("0001-01-01T00:00:00+00:01", "9999-12-31T23:59:59.999999-00:01"),
+    ],
 )
 def test_other_times_are_refused(value: object) -> None:
     with pytest.raises(RequestError, match=r"^event_time: expected an RFC 3339 time with a zone") as caught:

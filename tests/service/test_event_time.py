@@ -1,6 +1,6 @@
 """A host whose clock is behind ranks all the same where no moment is named, and says so."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -39,3 +39,15 @@ def test_events_later_than_the_clock_set_the_moment(ask):
 def test_events_later_than_the_moment_that_a_request_names_are_refused(ask):
     with pytest.raises(RequestError, match=r"query\.watch\.time.*holds an event later than the request"):
         ask(event_time=datetime(2200, 3, 1, 11, tzinfo=UTC) - timedelta(seconds=1))
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime.min.replace(tzinfo=timezone(timedelta(minutes=1))),
+        datetime.max.replace(tzinfo=timezone(timedelta(minutes=-1))),
+    ],
+)
+def test_a_moment_that_a_zone_leads_out_of_the_calendar_is_refused(ask, moment):
+    with pytest.raises(RequestError, match=r"event_time: expected a time of the years 1 to 9999 UTC, got \"\d{4}-"):
+        ask(event_time=moment)

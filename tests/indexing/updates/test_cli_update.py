@@ -176,7 +176,7 @@ def test_rows_of_parquet_are_content_as_of_their_time(update: Any, ads_table: An
         (b"[1]", r"the line: expected an object, got \[1\]"),
         (b"\xff", "not JSON"),
         (b'{"ad_id":' + b"[" * 100_000, "nested too deeply"),
-        (line(ad_id="a", bid=1, at="9999-12-31T23:59:59-12:00"), "at: expected a time of the years 1 to 9999 UTC"),
+        (line(ad_id="a", bid=1, at="9999-12-31T23:59:59-12:00"), "at: expected .*, of the years 1 to 9999 UTC"),
         (
             line(ad_id="a", content={**CONTENT, "scenario": "x"}),
             'content.scenario: "x" has no release, expected one of \'sh',
