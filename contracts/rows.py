@@ -106,7 +106,7 @@ def pair_columns(
         path = f"{prefix}.{name}"
         if not isinstance(values, list | tuple) or len(values) != num_rows:
             raise RequestError(
-                f"expected a list of {num_rows} values, one a candidate, got {_shape(values)}", field=path
+                f"expected a list of one value for each candidate: {num_rows}, got {_shape(values)}", field=path
             )
         convert = _VALUES[feature.kind]
         converted = [
@@ -167,7 +167,7 @@ def _sequence_columns(name: str, feature: Feature, value: object, path: str, col
         _require_list(values, "one value an event", field_path)
         expected = len(values) if expected is None else expected
         if len(values) != expected:
-            message = f"expected lists of equal length, got {len(values)} events where the field before has {expected}"
+            message = f"expected lists of equal length, got {len(values)} where the field before has {expected}"
             raise RequestError(message, field=field_path)
         columns[f"{name}.{field_name}"] = _event_column(fields[field_name], values, length, field_path)
     return [f"{name}.{field_name}" for field_name in value if field_name not in fields]
@@ -261,7 +261,7 @@ def _require_list(value: object, what: str, path: str) -> Sequence[Any]:
 
 
 def _shape(values: object) -> str:
-    return f"{len(values)} values" if isinstance(values, list | tuple) else show(values)
+    return f"a list of {len(values)}" if isinstance(values, list | tuple) else show(values)
 
 
 def _raise_fault(batch: EncodedBatch, prefix: str) -> None:

@@ -69,7 +69,7 @@ class Admission:
         if self._in_line >= self._max_waiting and (refusal := self._line_too_long()) is not None:
             return refusal
         if self._in_flight + count > self._max_in_flight:
-            return HttpProblem(503, "overloaded", f"{self._in_flight} requests are in flight, try again later")
+            return HttpProblem(503, "overloaded", f"requests in flight: {self._in_flight}, try again later")
         return None
 
     def let_out(self, count: int = 1) -> None:
@@ -95,7 +95,7 @@ class Admission:
         if self._answered < self._max_waiting and self._since_refusal >= _CALM * self._max_waiting:
             return None
         self._since_refusal = 0
-        detail = f"{self._in_line} requests wait and more come than can be answered, try again later"
+        detail = f"requests that wait: {self._in_line}, and more come than can be answered, try again later"
         return HttpProblem(503, "overloaded", detail)
 
 

@@ -121,7 +121,7 @@ class Batcher(Generic[T, R]):
             if not self._threads or self._stopping:
                 raise RuntimeError(f"{self._name}: no thread runs calls, the application has not begun or is over")
             if len(self._queue) >= self._limits.waiting:
-                raise QueueFullError(f"{len(self._queue)} calls wait for {self._name}")
+                raise QueueFullError(f"calls that wait for {self._name}: {len(self._queue)}")
             self._queue.append((time.monotonic(), waiting))
             self._changed.notify_all()  # one thread may wait for calls of another key, and would sleep on
         return waiting.future

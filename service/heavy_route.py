@@ -46,7 +46,7 @@ class HeavyRoute:
         self._telemetry.in_flight.set(self._in_flight)
         try:
             if self._in_flight > self._settings.max_in_flight:
-                raise HttpProblem(503, "overloaded", f"{self._in_flight - 1} calls are in flight, try again later")
+                raise HttpProblem(503, "overloaded", f"calls in flight: {self._in_flight - 1}, try again later")
             response = await self._answered(scope, receive, trace, start)
         except Exception as error:
             problem = problem_of(error)

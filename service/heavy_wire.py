@@ -160,7 +160,7 @@ def _rows(encoded: Encoded) -> Rows:
 
 def _encoded(rows: Rows, name: str, layout: SideLayout, count: int) -> Encoded:
     if rows.count != count:
-        raise RequestError(f"expected {count} rows, got {rows.count}", field=f"{name}.count")
+        raise RequestError(f"expected {count}, got {rows.count}", field=f"{name}.count")
     floats = _array(rows.floats, _FLOATS, count, layout.num_floats, f"{name}.floats")
     if not np.isfinite(floats).all():
         raise RequestError("holds what is no finite number", field=f"{name}.floats")

@@ -136,7 +136,7 @@ class RemoteRunner:
             raise RuntimeError("the application's lifespan has not begun or is over: no thread asks the heavy host")
         with self._lock:
             if self._open >= self._connections + self._waiting:
-                raise QueueFullError(f"{self._open} calls wait for the heavy host")
+                raise QueueFullError(f"calls that wait for the heavy host: {self._open}")
             self._pause.check()
             self._open += 1
         future = self._threads.submit(self._ask, call, deadline, logged_request())

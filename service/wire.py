@@ -117,7 +117,7 @@ def candidate_columns(candidates: Sequence[str] | dict[str, Any], *, max_candida
         _check_list(column, f"candidates.{name}")
         if len(column) != len(ids):
             raise RequestError(
-                f"expected {len(ids)} values, one for each id, got {len(column)}", field=f"candidates.{name}"
+                f"expected one value for each id: {len(ids)}, got {len(column)}", field=f"candidates.{name}"
             )
     bids, objectives = columns.pop("bids", None), columns.pop("objectives", None)
     if objectives is not None:

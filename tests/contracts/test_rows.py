@@ -188,8 +188,8 @@ def test_absent_pair_columns_are_missing(schema: FeatureSchema) -> None:
 @pytest.mark.parametrize(
     ("columns", "field", "message"),
     [
-        ({"seen": ["1"]}, "candidates.seen", "expected a list of 2 values, one a candidate, got 1 values"),
-        ({"seen": "12"}, "candidates.seen", 'expected a list of 2 values, one a candidate, got "12"'),
+        ({"seen": ["1"]}, "candidates.seen", "expected a list of one value for each candidate: 2, got a list of 1"),
+        ({"seen": "12"}, "candidates.seen", 'expected a list of one value for each candidate: 2, got "12"'),
         ({"seen": ["1", 1.5]}, "candidates.seen[1]", "expected text, an integer or a boolean, got 1.5"),
         (
             {"user_advertiser_clicks": [1, "2"]},

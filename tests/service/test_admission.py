@@ -17,7 +17,7 @@ def test_what_is_in_flight_is_counted_and_limited(limits):
     admission = Admission(limits)
     with ExitStack() as stack:
         stack.enter_context(admission.admitted(4))
-        with pytest.raises(HttpProblem, match="4 requests are in flight"):
+        with pytest.raises(HttpProblem, match="requests in flight: 4,"):
             stack.enter_context(admission.admitted(2))
         assert admission.in_flight == 4
         stack.enter_context(admission.admitted())
@@ -39,14 +39,16 @@ def test_a_burst_may_stand_in_line_and_a_line_that_never_empties_is_kept_short(l
             pass
         two.close()
         for refuses in (admission.admitted, admission.in_line):
-            with pytest.raises(HttpProblem, match="3 requests wait and more come than can be answered") as refused:
+            with pytest.raises(
+                HttpProblem, match="requests that wait: 3, and more come than can be answered"
+            ) as refused:
                 others.enter_context(refuses())
             assert (refused.value.status, refused.value.kind) == (503, "overloaded")
         others.close()
         with ExitStack() as last:  # the line was empty, but 3 were answered since one was refused
             for _ in range(2):
                 last.enter_context(admission.in_line())
-            with pytest.raises(HttpProblem, match="2 requests wait"):
+            with pytest.raises(HttpProblem, match="requests that wait: 2,"):
                 last.enter_context(admission.in_line())
         for _ in range(2):
             with admission.in_line():
@@ -64,7 +66,7 @@ def test_in_an_overload_as_many_wait_as_may(limits):
     for stack in waiting[:3]:
         stack.close()
     waiting[4].enter_context(admission.in_line())  # one of two places is free
-    with pytest.raises(HttpProblem, match="2 requests wait"):
+    with pytest.raises(HttpProblem, match="requests that wait: 2,"):
         waiting[5].enter_context(admission.in_line())
     for stack in waiting:
         stack.close()

@@ -129,7 +129,7 @@ def test_a_full_queue_refuses_at_once_and_takes_more_once_there_is_room():
         batcher.submit("first", 0, rows=1, deadline=Deadline())
         model.began.wait(30)
         futures = [batcher.submit("a", number, rows=1, deadline=Deadline()) for number in (1, 2)]
-        with pytest.raises(QueueFullError, match="2 calls wait for a model"):
+        with pytest.raises(QueueFullError, match="calls that wait for a model: 2"):
             batcher.submit("a", 3, rows=1, deadline=Deadline())
         model.go.set()
         assert [future.result(30) for future in futures] == [2, 4]

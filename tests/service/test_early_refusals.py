@@ -190,7 +190,7 @@ def test_the_service_counts_it_as_any_other(settings, servers):
                 assert b"\r\nretry-after: 7" in head
                 problem = msgspec.json.decode(body)
                 assert problem["type"] == "urn:adsieve:problem:overloaded"
-                assert problem["detail"].startswith("1 requests are in flight")
+                assert problem["detail"].startswith("requests in flight: 1,")
             first.sendall(PLAIN[-1:])
             assert answers(first)[0].startswith(b"HTTP/1.1 4")
         with socket.create_connection(("127.0.0.1", port), 30) as third:

@@ -96,7 +96,7 @@ def test_a_deadline_ends_the_wait_and_a_full_queue_refuses_at_once(loaded, setti
         assert held.began.wait(30)
         with pytest.raises(DeadlineError, match="the deadline passed in the query tower"):
             towers.embed([slow], [row], Deadline.after_ms(20))  # its place in the queue is held until the thread comes
-        with pytest.raises(QueueFullError, match="1 calls wait for the query tower"):
+        with pytest.raises(QueueFullError, match="calls that wait for the query tower: 1"):
             towers.embed([slow], [row], Deadline())
         held.go.set()
         assert len(first.result(30)) == 1

@@ -169,7 +169,7 @@ def test_what_is_no_number_is_no_bid(bids):
         ({"ids": ["a", None]}, r"candidates\.ids\[1\]: expected a string, got null"),
         ({"ids": ["a", 12345678901234567890]}, r"candidates\.ids\[1\]: expected a string, got a number"),
         ({"ids": ["a"], "bids": 3}, r"candidates\.bids: expected a list, got a number"),
-        ({"ids": ["a"], "bids": [1, 2]}, r"candidates\.bids: expected 1 values, one for each id, got 2"),
+        ({"ids": ["a"], "bids": [1, 2]}, r"candidates\.bids: expected one value for each id: 1, got 2"),
         ({"ids": ["a"], "bids": [True]}, r"candidates\.bids\[0\]: expected a number or null, got a boolean"),
         ({"ids": ["a"], "objectives": [1]}, r"candidates\.objectives\[0\]: expected a string or null, got a number"),
         ({"ids": ["a"], "ctr": {}}, r"candidates\.ctr: expected a list, got an object"),
