@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from contracts.moments import is_told
+
 Kind = Literal["text", "integer", "number", "boolean", "label", "time", "unix_s", "unix_ms", "unix_us"]
 
 TIME_KINDS = ("time", "unix_s", "unix_ms", "unix_us")
@@ -33,7 +35,6 @@ TRUE_WORDS, FALSE_WORDS = ("1", "true", "t", "yes", "y", "1.0"), ("0", "false", 
 
 _DECIMAL_COMMA = r"^[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?$"
 _ZONED = r"([zZ]|[+-]\d{2}:?\d{2})$"
-_LATEST_US = 253_402_300_800_000_000  # the year 10000: later numbers are milliseconds taken for seconds, or the like
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +137,8 @@ def _converted(texts: pa.Array, reading: Reading) -> pa.Array:
     micros = pc.round(pc.multiply(_finite(trimmed.cast(pa.float64())), float(_UNITS[reading.kind])))
     if reading.kind != "unix_s":  # exact, where a double might not be
         micros = pc.multiply_checked(_without_fraction(trimmed).cast(pa.int64()), _UNITS[reading.kind])
-    if len(micros) and (pc.max(pc.abs(micros)).as_py() or 0) >= _LATEST_US:
+    ends = pc.min_max(micros).as_py()  # what lies outside is milliseconds taken for seconds, or the like
+    if any(end is not None and not is_told(int(end)) for end in ends.values()):
         raise _RefusedError
     return micros.cast(pa.int64()).cast(MICROSECONDS)
 

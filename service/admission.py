@@ -9,7 +9,8 @@ refused, since nobody happened to come for a moment, does not end the overload.
 
 Answers are counted and no time is taken: so it holds for requests of one millisecond and of a hundred, and a process
 that did nothing for a while refuses nobody for that. Where the line is full a request is refused before its body is
-read, which costs a tenth of an answer; else at twice the load most of the time would go into refusals.
+read, at best before anything is made of it (``service.early_refusals``); else at twice the load most of the time
+would go into refusals.
 
 Source: controlled delay, Nichols and Jacobson 2012, doi:10.1145/2208917.2209336; for the queues of servers Maurer 2015,
 "Fail at Scale", doi:10.1145/2838344.2839461.

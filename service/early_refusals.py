@@ -1,7 +1,7 @@
 """Refuses a request as soon as its headers are there, before uvicorn makes a task of it.
 
 In an overload most requests are refused, and what that takes is lost to those which are answered. A refusal from here
-costs a third of one that goes through the application; what it cannot tell, the application answers.
+costs two fifths of one that goes through the application, which answers whatever is not plainly such a request.
 """
 
 import asyncio

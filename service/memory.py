@@ -14,26 +14,36 @@ LARGE_BYTES = 1 << 20
 """Weights are larger, and arrays of a request smaller: those of 1,000 candidates and of batches of 8 times 100."""
 _KEPT_BYTES = 2 * LARGE_BYTES
 """Of a heap's free end; glibc has them in this proportion."""
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Of ``mallopt`` in glibc's malloc.h."""
-_OWN_SETTINGS = {"MALLOC_MMAP_THRESHOLD_": "", "MALLOC_TRIM_THRESHOLD_": "", "GLIBC_TUNABLES": "_threshold"}
+_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": "", "MALLOC_TRIM_THRESHOLD_": "", "GLIBC_TUNABLES": "_threshold"}
+_HEAPS = {"MALLOC_ARENA_MAX": "", "GLIBC_TUNABLES": "arena_max"}
 """By which an operator sets a limit, where they say this; glibc then moves none by itself."""
 
 
-def keep_large_blocks_apart() -> bool:
-    """Let blocks of ``LARGE_BYTES`` have pages of their own for good, which go back to the system as they are freed.
+def set_up_heap() -> bool:
+    """Let blocks of ``LARGE_BYTES`` have pages of their own for good, and all threads share one heap for the others.
 
-    For the beginning of a process that serves. By itself glibc does so from 128 KiB on, until the first such block is
-    freed: then blocks of its size, up to 32 MiB, lie in the heaps of threads from there on. Weights of later releases
-    would lie there, between small blocks that stay.
+    For the beginning of a process that serves. By itself glibc gives blocks from 128 KiB on their own pages until the
+    first such block is freed: then blocks of its size, up to 32 MiB, lie in the heaps of threads from there on. Weights
+    of later releases would lie there, between small blocks that stay. Of heaps it has up to eight a core, and each new
+    thread that loads a release may leave holes in another one.
 
     Returns:
-        Whether it was set: not where the C library is another one, or an operator has set it.
+        Whether large blocks are kept apart: not where the C library is another one, or an operator has set it.
     """
-    if any(name in os.environ and what in os.environ[name] for name, what in _OWN_SETTINGS.items()):
-        return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and bool(mallopt(_MMAP_THRESHOLD, LARGE_BYTES) and mallopt(_TRIM_THRESHOLD, _KEPT_BYTES))
+    if mallopt is None:
+        return False
+    if not _is_set(_HEAPS):
+        mallopt(_ARENA_MAX, 1)
+    return not _is_set(_BLOCKS) and bool(
+        mallopt(_MMAP_THRESHOLD, LARGE_BYTES) and mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+    )
+
+
+def _is_set(settings: dict[str, str]) -> bool:
+    return any(name in os.environ and what in os.environ[name] for name, what in settings.items())
 
 
 @cache

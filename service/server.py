@@ -19,7 +19,7 @@ import uvicorn
 from service.accepting import Balance, BalancedServer
 from service.early_refusals import EarlyRefusals
 from service.logs import Format, set_up_logs
-from service.memory import keep_large_blocks_apart, settle
+from service.memory import set_up_heap, settle
 from service.settings import Settings
 from service.slow_clients import SlowClients
 
@@ -69,7 +69,7 @@ def serve_process(
         balance: Where other processes take connections from this socket too, whose turn it is.
     """
     set_up_logs(options.log_level, options.log_format)
-    keep_large_blocks_apart()
+    set_up_heap()
     app = _application(options)
     sys.setswitchinterval(SWITCH_S)
     settle()  # once more when the first release is there: see Follower

@@ -68,6 +68,8 @@ def test_times_with_and_without_zone_in_one_column() -> None:
         (["maybe"], {"kind": "boolean"}, 0, "'maybe', expected one of 1, 0, true"),
         (["2026-03-01T12:00:00Z", "yesterday"], {"kind": "time"}, 1, "'yesterday', expected an ISO 8601 time"),
         (["1772366400000"], {"kind": "unix_s"}, 0, "'1772366400000', expected seconds since 1970"),
+        (["0", "-62135596801"], {"kind": "unix_s"}, 1, "'-62135596801', expected seconds since 1970"),
+        (["253402300799999", "253402300800000"], {"kind": "unix_ms"}, 1, "'253402300800000', expected milliseconds"),
         (["9" * 30], {"kind": "unix_ms"}, 0, "expected milliseconds since 1970"),
         (["31/01/2026", "2026"], {"kind": "time", "time_format": "%d/%m/%Y"}, 1, "expected a time written as %d/%m/%Y"),
         (["1|2", "3|x|4"], {"kind": "integer", "list_separator": "|"}, 1, "'x', expected a whole number, in a list"),

@@ -1,6 +1,7 @@
 """Freed memory goes back to the system."""
 
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -45,9 +46,9 @@ RELEASES = f"""
 import platform, sys
 from threading import Thread
 import numpy as np
-from service.memory import LARGE_BYTES, keep_large_blocks_apart
+from service.memory import LARGE_BYTES, set_up_heap
 {ANONYMOUS}
-was_set = sys.argv[1] == "apart" and keep_large_blocks_apart()
+was_set = sys.argv[1] == "apart" and set_up_heap()
 stays, given_back = [], []
 
 def load():
@@ -97,6 +98,40 @@ def test_what_an_operator_sets_stands(variables, is_set):
     assert released("apart", **variables)[0] == is_set
 
 
+HEAPS = """
+import ctypes
+from threading import Barrier, Thread
+from service.memory import set_up_heap
+set_up_heap()
+libc, together = ctypes.CDLL(None), Barrier(4)
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+
+def load():
+    together.wait()
+    for _ in range(1_000):
+        libc.malloc(10_000)
+    together.wait()
+
+threads = [Thread(target=load) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+out = ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w"))
+libc.malloc_info(0, out)
+libc.fflush(out)
+"""
+
+
+@pytest.mark.parametrize(("limit", "is_one"), [({}, True), ({"MALLOC_ARENA_MAX": "4"}, False)])
+def test_threads_share_one_heap_unless_an_operator_says_else(limit, is_one):
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("the C library is not glibc")
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    told = subprocess.run([sys.executable, "-c", HEAPS], env=given | limit, capture_output=True, text=True, check=True)
+    assert (told.stdout.count("<heap nr") == 1) == is_one, told.stdout
+
+
 def test_it_is_set_before_a_process_loads_anything(monkeypatch):
     done = []
 
@@ -105,7 +140,7 @@ def test_it_is_set_before_a_process_loads_anything(monkeypatch):
         raise ZeroDivisionError
 
     monkeypatch.setattr(server, "set_up_logs", lambda *arguments: None)
-    monkeypatch.setattr(server, "keep_large_blocks_apart", lambda: done.append("apart"))
+    monkeypatch.setattr(server, "set_up_heap", lambda: done.append("apart"))
     monkeypatch.setattr(server, "_application", application)
     with socket.socket() as listener, pytest.raises(ZeroDivisionError):
         server.serve_process(server.ServeOptions(settings=Settings(store="store")), listener)
