@@ -138,7 +138,6 @@ def test_what_comes_behind_a_request_in_flight_is_answered_after_it(host):
         b"POST /rank HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n",
         b"POST /rank HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 0\r\n",
         b"POST /rank HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n",
-        b"POST /rank HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n",
     ],
 )
 def test_what_is_not_plainly_such_a_request_is_the_applications(host, head):

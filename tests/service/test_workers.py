@@ -268,7 +268,7 @@ def test_heavy_hosts_have_workers_too_and_none_outlives_a_killed_supervisor(serv
         assert service.metrics()[f'adsieve_heavy_engine_info{{engine="onnxruntime_cpu",version="{version}"}}'] == 1
         statuses = [service.request("POST", "/heavy", content=b"\xc1").status_code for _ in range(6)]
         assert statuses == [400] * 6
-        assert service.metrics()['adsieve_problems_total{kind="not-parseable"}'] == 6
+        wait_until(lambda: service.metrics().get('adsieve_problems_total{kind="not-parseable"}') == 6)
         workers = service.workers()
         service.process.kill()
         service.process.wait()
