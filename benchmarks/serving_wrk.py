@@ -40,6 +40,10 @@ class Load:
     p99: float
 
 
+_LONGER, _LONGEST_S = 4, 60
+"""Times as long is a block after one without an answer, as of 10,000 objects on a slow machine; the longest one."""
+
+
 def require_wrk() -> None:
     """Fail before anything is made.
 
@@ -62,10 +66,10 @@ def write_script(bodies: Sequence[bytes], headers: Mapping[str, str], directory:
 
 
 def run_wrk(url: str, script: Path, *, connections: int, seconds: float) -> Load:
-    """One block.
+    """One block; where nobody was answered within it, a longer one.
 
     Raises:
-        RuntimeError: An answer had another status than 2xx or 3xx, or a connection failed.
+        RuntimeError: An answer had another status than 2xx or 3xx, or a connection failed, or nobody is answered.
     """
     whole = max(1, round(seconds))
     command = ["wrk", "-t1", f"-c{connections}", f"-d{whole}s", "--timeout", "30s", "-s", str(script), url]
@@ -74,6 +78,8 @@ def run_wrk(url: str, script: Path, *, connections: int, seconds: float) -> Load
     if result.returncode or not lines:
         raise RuntimeError(f"{' '.join(command)} failed:\n{result.stdout}{result.stderr}")
     found = json.loads(lines[0].removeprefix("RESULT "))
+    if not found["requests"] and whole < _LONGEST_S and not found["status"] and not found["socket"]:
+        return run_wrk(url, script, connections=connections, seconds=_LONGER * whole)
     if found["status"] or found["socket"] or not found["requests"]:
         raise RuntimeError(f"{url}: {found['status']} answers of another status, {found['socket']} failed connections")
     return Load(rate=found["requests"] / found["us"] * 1e6, p50=found["p50"] / 1e3, p99=found["p99"] / 1e3)
