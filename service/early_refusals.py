@@ -27,6 +27,15 @@ class EarlyRefusals(LimitedHeaders):
     def __init__(self, *given: Any, refusals: Mapping[bytes, Refusal], **options: Any) -> None:
         super().__init__(*given, **options)
         self._refusals = refusals
+        self._may_refuse = True
+
+    def data_received(self, data: bytes) -> None:
+        """One read, of which one request is refused here: thousands would keep the loop from all other connections.
+
+        What is behind it the application answers, in turn with the others, and reading pauses meanwhile.
+        """
+        self._may_refuse = True
+        super().data_received(data)
 
     def on_message_begin(self) -> None:
         """A request begins: its connection rests no more, also where both came in one read with what was refused."""
@@ -40,7 +49,7 @@ class EarlyRefusals(LimitedHeaders):
         if refusal is None:
             super().on_headers_complete()
         else:
-            self._pending = 0
+            self._pending, self._may_refuse = 0, False
             self.cycle = _Refused()  # type: ignore[assignment]
             self.transport.write(_as_bytes(refusal, self.server_state.default_headers))
             self.on_response_complete()
@@ -56,7 +65,8 @@ class EarlyRefusals(LimitedHeaders):
     def _is_plain(self) -> bool:
         """Whether nothing is before it on its connection, and nothing special is wanted of its answer."""
         return (
-            (self.cycle is None or self.cycle.response_complete)
+            self._may_refuse
+            and (self.cycle is None or self.cycle.response_complete)
             and not self.flow.write_paused
             and not self.transport.is_closing()
             and not self.expect_100_continue

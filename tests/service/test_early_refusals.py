@@ -106,7 +106,7 @@ def test_a_connection_goes_on_after_it_whether_the_body_comes_at_once_in_pieces_
             time.sleep(0.02)
         connection.sendall(PLAIN + PLAIN)
         refused = answers(connection, 3)
-        assert (len({*refused}), host.early) == (1, 3)
+        assert (len({*refused}), host.early + len(host.asked)) == (1, 3)
         host.refuses = False
         connection.sendall(PLAIN)
         assert answers(connection)[0].endswith(b"100000")
@@ -166,6 +166,17 @@ def test_what_came_in_one_read_with_it_may_take_longer_than_a_connection_may_res
     assert (host.early, host.asked) == (1, ["GET"])
     assert first.endswith(REFUSED)
     assert second.endswith(b"\r\n\r\n0")
+
+
+def test_of_many_requests_in_one_read_the_first_is_refused_so_that_others_have_their_turn(host):
+    refused = b"POST /rank HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+    with host.connect() as connection:
+        connection.sendall(refused * 20)
+        assert len({*answers(connection, 20)}) == 1
+        assert (host.early, len(host.asked)) == (1, 19)
+        connection.sendall(refused)
+        answers(connection)
+    assert host.early == 2
 
 
 def test_the_service_counts_it_as_any_other(settings, servers):
