@@ -4,13 +4,15 @@ MIN_EPOCH_MS = -62_135_596_800_000
 """The beginning of the year 1, milliseconds since 1970."""
 MAX_EPOCH_MS = 253_402_300_799_999
 """The end of the year 9999."""
+FIRST_US, LAST_US = MIN_EPOCH_MS * 1000, MAX_EPOCH_MS * 1000 + 999
+"""The same in microseconds."""
 
 
 def is_told(micros: int) -> bool:
     """Whether microseconds since 1970 are of these years.
 
     Example:
-        >>> is_told(MAX_EPOCH_MS * 1000 + 999), is_told(MIN_EPOCH_MS * 1000 - 1)
+        >>> is_told(LAST_US), is_told(FIRST_US - 1)
         (True, False)
     """
-    return MIN_EPOCH_MS * 1000 <= micros < (MAX_EPOCH_MS + 1) * 1000
+    return FIRST_US <= micros <= LAST_US

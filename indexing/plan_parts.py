@@ -3,7 +3,6 @@
 Each file fits into memory, however large the dataset is.
 """
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow.dataset as ds
 import pyarrow.ipc as ipc
 
 from contracts.errors import LogError
+from contracts.moments import FIRST_US, LAST_US
 from contracts.records import plain_text, utc_micros
 from indexing.catalog import read_dataset
 from indexing.id_keys import array_bytes, hashes, stored_keys
@@ -23,7 +23,6 @@ MAX_PARTS = 500
 
 BATCH_ROWS = 65_536
 SPILLED = pa.schema([("ad_id", pa.string()), ("time", pa.int64()), ("row", pa.int64()), ("ours", pa.bool_())])
-_YEARS = (datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 _EXPECTED_TIME = "expected a time of the years 1 to 9999"
 
 
@@ -68,12 +67,11 @@ def spill(dataset: ds.Dataset, scenario: str, directory: Path) -> tuple[list[Pat
 
 def _times(column: pa.Array, file: str) -> np.ndarray:
     """``valid_from`` in microseconds, int64 [B], of years that a date can have: the watermark is written as one."""
-    first, last = (pa.scalar(moment, pa.timestamp("us", "UTC")).value for moment in _YEARS)
     try:
         times = utc_micros(column, column="valid_from", source=file)
     except pa.ArrowInvalid as error:  # seconds or milliseconds that overflow as microseconds
         raise LogError(f"{file}: column valid_from: {error}; {_EXPECTED_TIME}") from None
-    beyond = (times < first) | (times > last)
+    beyond = (times < FIRST_US) | (times > LAST_US)
     if beyond.any():
         raise LogError(
             f"{file}: column valid_from holds {times[beyond][0]} microseconds since 1970, {_EXPECTED_TIME} "

@@ -107,6 +107,7 @@ def test_a_connection_goes_on_after_it_whether_the_body_comes_at_once_in_pieces_
         connection.sendall(PLAIN + PLAIN)
         refused = answers(connection, 3)
         assert (len({*refused}), host.early + len(host.asked)) == (1, 3)
+        assert host.early >= 2  # of two that come in one read the second is the application's
         host.refuses = False
         connection.sendall(PLAIN)
         assert answers(connection)[0].endswith(b"100000")
@@ -145,6 +146,17 @@ def test_what_is_not_plainly_such_a_request_is_the_applications(host, head):
         connection.sendall(head + b"\r\n")
         answers(connection)
     assert (host.early, len(host.asked)) == (0, 1)
+
+
+def test_a_body_that_is_no_http_gets_one_answer(host):
+    with host.connect() as connection:
+        connection.sendall(b"POST /rank HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n")
+        told = b""
+        while more := connection.recv(1 << 16):
+            told += more
+    assert told.startswith(b"HTTP/1.1 400 ")
+    assert told.count(b"HTTP/1.1") == 1
+    assert host.early == 0
 
 
 def test_a_connection_rests_no_longer_than_others_whatever_its_body_does(host):
