@@ -28,6 +28,9 @@ def giving(answers: bytes, *, then_closed: bool = True) -> Iterator[Connection]:
                 channel.sendall(answers)
                 if not then_closed:
                     done.wait(20)
+                channel.shutdown(socket.SHUT_WR)
+                while channel.recv(1 << 16):  # what is left unread at the end would take back the answers
+                    pass
 
         threading.Thread(target=serve, daemon=True).start()
         yield connect(f"redis://127.0.0.1:{listener.getsockname()[1]}/0?protocol=2")
