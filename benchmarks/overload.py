@@ -5,7 +5,8 @@ of a few connections finds the rate that it holds; then requests arrive by a Poi
 times, and at .8 again. Latency counts from the moment at which a request was due (``benchmarks.overload_client``).
 Server and generator share the cores; the generator is pinned to the last one and, where this user may, given priority,
 so that it is never what limits: its share of that core and how late it sent are printed. As many connections as it may
-use are open before the load. Figures are medians of the rounds.
+use are open before the load. A block goes on until ``--requests`` were sent, so that its p99 is not that of a handful
+where few are ranked a second. Figures are medians of the rounds.
 
 Targets: the accepted requests of the overload keep their p99 within twice that at .8 load, the others get 503 with
 Retry-After; in the first second after the overload the p99 is within twice that at .8 load again and none is refused
@@ -109,7 +110,8 @@ def _options() -> argparse.Namespace:
     options = parser(__doc__)
     options.add_argument("--stages", type=lambda text: text.split(","), default=list(STAGES), help=", ".join(STAGES))
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--seconds", type=float, default=15.0, help="of each block of load")
+    options.add_argument("--seconds", type=float, default=15.0, help="of each block of load, at least")
+    options.add_argument("--requests", type=int, default=1_000, help="of each block of load, at least")
     options.add_argument("--calibration", type=float, default=4.0, help="seconds of the closed loop")
     options.add_argument("--workers", type=int, default=CORES)
     options.add_argument("--ads", type=int, default=100_000, help="in the index, a multiple of 100,000")
@@ -141,7 +143,8 @@ async def _round(server: Server, requests: Sequence[bytes], options: argparse.Na
     connections = _connections(server)
     blocks = []
     for number, load in enumerate((USUAL, TWICE, USUAL)):
-        moments = poisson_moments(load * held, options.seconds, seed=number)
+        seconds = max(options.seconds, options.requests / (load * held))
+        moments = poisson_moments(load * held, seconds, seed=number)
         blocks.append(await client.run(moments, wait=number != 1))
     client.close()
     return Round(held, connections, *blocks)
@@ -154,8 +157,8 @@ def _connections(server: Server) -> list[int]:
 
 def _judged(found: Found, cores: Sequence[int], options: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
     figures: dict[str, Any] = {
-        "schedule": f"{options.rounds} rounds, {options.seconds:g} s a block: {USUAL:g}, {TWICE:g}, {USUAL:g} times "
-        f"the rate of a closed loop of {_CLOSED} connections",
+        "schedule": f"{options.rounds} rounds, at least {options.seconds:g} s and {options.requests} requests a block: "
+        f"{USUAL:g}, {TWICE:g}, {USUAL:g} times the rate of a closed loop of {_CLOSED} connections",
         "cores of server and generator together": len(cores),
         "generator": f"pinned to one core, priority {os.getpriority(os.PRIO_PROCESS, 0)}",
         "workers": options.workers,

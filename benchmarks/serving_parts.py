@@ -57,6 +57,8 @@ LOT = 256
 """Requests that a busy worker answers between two times that it adds up what they count."""
 EVENT_TIME_US = int(EVENT_TIME.timestamp() * 1e6)
 
+CHAIN = "decode to encode, one after another"
+
 Call = Callable[[int], object]
 
 
@@ -81,7 +83,9 @@ def measure_parts(
     snapshot = follower.snapshot
     release = snapshot.releases[SCENARIO]
     asked = [_ask(body, snapshot, release, settings) for body in bodies]
-    found = _in_turns(_ours(asked, snapshot, release, settings) | _naive(world, bodies), len(asked))
+    ours = _ours(asked, snapshot, release, settings)
+    found = _in_turns(ours | _naive(world, bodies), len(asked))
+    found[CHAIN] = _one_after_another([ours[name] for name in PARTS if name in ours], len(asked))
     with _counts_shared(work / "counts"):
         telemetry = Telemetry()
     found["metrics"] = _metrics(asked, telemetry)
@@ -178,6 +182,17 @@ def _in_turns(calls: Mapping[str, Call], num_bodies: int) -> dict[str, float]:
                 call(place)
                 times[name].append(1000 * (time.perf_counter() - start))
     return {name: median(found) for name, found in times.items()}
+
+
+def _one_after_another(calls: Sequence[Call], num_bodies: int) -> float:
+    """Milliseconds of parts that run in the order of a request."""
+    times = []
+    for number in range(ROUNDS * CALLS):
+        start = time.perf_counter()
+        for call in calls:
+            call(number % num_bodies)
+        times.append(1000 * (time.perf_counter() - start))
+    return median(times)
 
 
 @contextmanager
