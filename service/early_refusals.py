@@ -6,12 +6,14 @@ costs two fifths of one that goes through the application, which answers whateve
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from service.header_limit import LimitedHeaders
+from service.read_ahead import NoReadAhead
 
 Refusal = Callable[[], Response | None]
 """What a request gets that is refused, counted; None where it may go on."""
@@ -29,10 +31,15 @@ class EarlyRefusals(LimitedHeaders):
         self._refusals = refusals
         self._may_refuse = True
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """As of a protocol of asyncio."""
+        super().connection_made(transport)
+        self.flow = NoReadAhead(transport, self.pipeline)
+
     def data_received(self, data: bytes) -> None:
         """One read, of which one request is refused here: thousands would keep the loop from all other connections.
 
-        What is behind it the application answers, in turn with the others, and reading pauses meanwhile.
+        What is behind it the application answers, in turn with the others, and reading pauses until the last of them.
         """
         self._may_refuse = True
         super().data_received(data)
@@ -44,14 +51,13 @@ class EarlyRefusals(LimitedHeaders):
 
     def on_headers_complete(self) -> None:
         """The headers of a request are there."""
-        refuse = self._refusals.get(self.url)
-        refusal = refuse() if refuse is not None and self._is_plain() else None
+        refusal = self._refusal()
         if refusal is None:
             super().on_headers_complete()
         else:
             self._pending, self._may_refuse = 0, False
             self.cycle = _Refused()  # type: ignore[assignment]
-            self.transport.write(_as_bytes(refusal, self.server_state.default_headers))
+            self.transport.write(refusal)
             self.on_response_complete()
 
     def on_message_complete(self) -> None:
@@ -61,6 +67,15 @@ class EarlyRefusals(LimitedHeaders):
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
+
+    def _refusal(self) -> bytes | None:
+        """The answer to a request that is refused; None where the application is to answer."""
+        refuse = self._refusals.get(self.url)
+        if refuse is not None and self._is_plain():
+            with suppress(Exception):  # the application asks the same, logs why it fails and answers that
+                if (refusal := refuse()) is not None:
+                    return _as_bytes(refusal, self.server_state.default_headers)
+        return None
 
     def _is_plain(self) -> bool:
         """Whether nothing is before it on its connection, and nothing special is wanted of its answer."""

@@ -1,8 +1,10 @@
 """What is refused before it begins gets the application's own bytes, and its connection goes on as after any answer."""
 
 import asyncio
+import logging
 import re
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,8 +33,12 @@ class Host:
     early: int = 0
     asked: list[str] = field(default_factory=list)
     slow_s: float = 0.0
+    server: uvicorn.Server | None = None
+    fails: bool = False
 
     def refusal(self) -> Response | None:
+        if self.fails:
+            raise RuntimeError("cannot tell")
         if not self.refuses:
             return None
         self.early += 1
@@ -60,9 +66,10 @@ def host(servers) -> Iterator[Host]:
 
     def server(config: uvicorn.Config) -> uvicorn.Server:
         protocol = partial(EarlyRefusals, refusals={b"/rank": made.refusal})
-        return uvicorn.Server(
+        made.server = uvicorn.Server(
             uvicorn.Config(made.app, interface="asgi3", log_level="warning", http=protocol, timeout_keep_alive=1)
         )
+        return made.server
 
     with servers.serving(made.app, server=server) as url:
         made.port = int(url.rpartition(":")[2])
@@ -135,6 +142,8 @@ def test_what_comes_behind_a_request_in_flight_is_answered_after_it(host):
         b"GET /rank HTTP/1.1\r\nHost: a\r\n",
         b"POST /rank/ HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n",
         b"POST /rank?a=b HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n",
+        b"POST /r%61nk HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n",
+        b"POST http://a/rank HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n",
         b"POST /rank HTTP/1.0\r\nHost: a\r\nContent-Length: 0\r\n",
         b"POST /rank HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n",
         b"POST /rank HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 0\r\n",
@@ -189,6 +198,67 @@ def test_of_many_requests_in_one_read_the_first_is_refused_so_that_others_have_t
         connection.sendall(refused)
         answers(connection)
     assert host.early == 2
+
+
+def test_where_asking_fails_the_application_answers(host):
+    host.fails, host.refuses = True, False
+    with host.connect() as connection:
+        connection.sendall(PLAIN)
+        assert answers(connection)[0].endswith(b"100000")
+        host.fails, host.refuses = False, True
+        connection.sendall(PLAIN)
+        assert answers(connection)[0].endswith(REFUSED)
+    assert (host.early, host.asked) == (1, ["POST"])
+
+
+def test_there_may_be_room_before_its_body_has_come(host):
+    with host.connect() as connection:
+        connection.sendall(PLAIN[: -len(BODY)])
+        assert answers(connection)[0].endswith(REFUSED)
+        host.refuses = False
+        for byte in BODY[:100]:
+            connection.sendall(bytes([byte]))
+        connection.sendall(BODY[100:] + PLAIN)
+        assert answers(connection)[0].endswith(b"100000")
+    assert (host.early, host.asked) == (1, ["POST"])
+
+
+def test_a_caller_that_sends_no_more_gets_it_whole(host):
+    for sent in (PLAIN, PLAIN[:50_000]):
+        with host.connect() as connection:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            assert answers(connection)[0].endswith(REFUSED)
+            assert connection.recv(1) == b""
+
+
+def test_callers_that_break_off_leave_nothing_behind(host, servers, caplog):
+    for cut in (10, len(HEAD) + 1, len(HEAD) + 2, 50_000, len(PLAIN), len(PLAIN) + 10, 2 * len(PLAIN)):
+        for heard in (0, 1):
+            with host.connect() as connection:
+                connection.sendall((PLAIN + PLAIN)[:cut])
+                if heard and cut > len(HEAD) + 1:
+                    connection.recv(1)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    state = host.server.server_state
+    servers.wait_until(lambda: not state.connections and not state.tasks)
+    assert not [line for line in caplog.records if line.levelno >= logging.ERROR]
+    with host.connect() as connection:
+        connection.sendall(PLAIN)
+        assert answers(connection)[0].endswith(REFUSED)
+
+
+def test_a_server_that_stops_waits_for_no_body_of_what_was_refused(host, servers):
+    with host.connect() as resting, host.connect() as sending:
+        for connection, sent in ((resting, PLAIN), (sending, PLAIN[:50_000])):
+            connection.sendall(sent)
+            assert answers(connection)[0].endswith(REFUSED)
+        sending.sendall(PLAIN[50_000:50_001])
+        connections = host.server.server_state.connections
+        servers.wait_until(lambda: any(one.timeout_keep_alive_task is None for one in [*connections]))
+        host.server.should_exit = True
+        assert resting.recv(1) == b""
+        assert sending.recv(1) == b""
 
 
 def test_the_service_counts_it_as_any_other(settings, servers):
