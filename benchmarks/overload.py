@@ -39,7 +39,8 @@ STAGES = ("light", "full")
 CORES, CANDIDATES, BODIES = 2, 1_000, 32
 USUAL, TWICE = 0.8, 2.0
 MAX_RATIO, MAX_REFUSED_AFTER = 2.0, 0.02
-_CLOSED, _CONNECTIONS = 16, 512
+_CLOSED, _CONNECTIONS = 8, 512
+"""Of the closed loop, for each worker: more than may stand in its line would be refused and ask again at once."""
 _WARM_S, _AFTER_S = 1.0, 1.0
 _PRIORITY = -10
 
@@ -63,6 +64,13 @@ class Round:
         begin = min(sample.due for sample in self.after.samples)
         samples = [sample for sample in self.after.samples if sample.due < begin + _AFTER_S]
         return Report(samples, _AFTER_S, self.after.core_share)
+
+    @property
+    def refused_at_first(self) -> float:
+        """Of what was refused in the first second after the overload, the share of its first tenth."""
+        begin = min(sample.due for sample in self.after.samples)
+        refused = [sample.due < begin + _AFTER_S / 10 for sample in self.first_after.having(503)]
+        return sum(refused) / max(1, len(refused))
 
     @property
     def ratio(self) -> float:
@@ -134,8 +142,9 @@ def _packed_bodies(world: World, stage: str, count: int) -> list[bytes]:
 
 async def _round(server: Server, requests: Sequence[bytes], options: argparse.Namespace) -> Round:
     warming = Client(server.port, requests)
-    await warming.closed_loop(_CLOSED, _WARM_S)
-    calibration = await warming.closed_loop(_CLOSED, options.calibration)
+    closed = _CLOSED * options.workers
+    await warming.closed_loop(closed, _WARM_S)
+    calibration = await warming.closed_loop(closed, options.calibration)
     warming.close()
     held = len(calibration.having(200)) / calibration.seconds
     client = Client(server.port, requests, seed=1)
@@ -158,7 +167,7 @@ def _connections(server: Server) -> list[int]:
 def _judged(found: Found, cores: Sequence[int], options: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
     figures: dict[str, Any] = {
         "schedule": f"{options.rounds} rounds, at least {options.seconds:g} s and {options.requests} requests a block: "
-        f"{USUAL:g}, {TWICE:g}, {USUAL:g} times the rate of a closed loop of {_CLOSED} connections",
+        f"{USUAL:g}, {TWICE:g}, {USUAL:g} times the rate of a closed loop of {_CLOSED} connections a worker",
         "cores of server and generator together": len(cores),
         "generator": f"pinned to one core, priority {os.getpriority(os.PRIO_PROCESS, 0)}",
         "workers": options.workers,
@@ -212,6 +221,7 @@ def _figures(stage: str, rounds: Sequence[Round]) -> dict[str, Any]:
     found[f"{stage}, connections of each worker, by round"] = " ".join(str(one.connections) for one in rounds)
     found[f"{stage}, ratios of p99 by round"] = " ".join(f"{one.ratio:.2f}" for one in rounds)
     found[f"{stage}, ratios after by round"] = " ".join(f"{one.ratio_after:.2f}" for one in rounds)
+    found[f"{stage}, first second after, share of the refused in its first tenth"] = _median(rounds, "refused_at_first")
     statuses = Counter(sample.status for one in rounds for sample in one.twice.samples)
     found[f"{stage}, statuses at {TWICE:g} load"] = dict(sorted(statuses.items()))
     return found

@@ -3,9 +3,10 @@
 At most ``max_in_flight`` requests are read, waiting or ranked. Of these, the ones whose body is there stand in a line.
 It may grow while a burst arrives or a release is opened. A line of which ``max_waiting`` were answered and that was
 never empty meanwhile is no burst: requests come faster than they can be answered, and every place only makes all of
-them later. From then on, until it is empty again, ``max_waiting`` may stand there and more are refused, so that those
-which are let in are answered nearly as soon as without the overload. A line that is empty soon after somebody was
-refused, since nobody happened to come for a moment, does not end the overload.
+them later. Then, and until it is empty again, whoever finds ``max_waiting`` there is refused; from the first refusal
+on whoever finds three quarters of them, so that those which are let in are answered nearly as soon as without the
+overload, when a long line is rare. A line that is empty soon after somebody was refused, since nobody happened to come
+for a moment, does not end the overload.
 
 Answers are counted and no time is taken: so it holds for requests of one millisecond and of a hundred, and a process
 that did nothing for a while refuses nobody for that. Where the line is full a request is refused before its body is
@@ -24,6 +25,9 @@ from service.settings import Settings
 _CALM = 2
 """Times ``max_waiting`` that were answered since the last one was refused: then a burst may come again."""
 
+_KEPT = 0.75
+"""Of ``max_waiting``: how long a line may be from which somebody was refused."""
+
 
 class Admission:
     """Counts requests in; all in one thread, that of the event loop.
@@ -34,6 +38,8 @@ class Admission:
 
     def __init__(self, settings: Settings) -> None:
         self._max_in_flight, self._max_waiting = settings.max_in_flight, settings.max_waiting
+        self._kept = max(1, int(_KEPT * settings.max_waiting))
+        self._longest = self._max_waiting
         self._in_flight, self._in_line = 0, 0
         self._answered, self._since_refusal = 0, _CALM * settings.max_waiting
 
@@ -67,7 +73,7 @@ class Admission:
 
     def refusal(self, count: int = 1) -> HttpProblem | None:
         """Why so many that have come may not enter; None where they may."""
-        if self._in_line >= self._max_waiting and (refusal := self._line_too_long()) is not None:
+        if self._in_line >= self._longest and (refusal := self._line_too_long()) is not None:
             return refusal
         if self._in_flight + count > self._max_in_flight:
             return HttpProblem(503, "overloaded", f"requests in flight: {self._in_flight}, try again later")
@@ -79,10 +85,10 @@ class Admission:
 
     def join(self, count: int = 1) -> None:
         """Enter what :meth:`in_line` gives; once it succeeded, ``leave`` must follow whatever happens."""
-        if self._in_line >= self._max_waiting and (refusal := self._line_too_long()) is not None:
+        if self._in_line >= self._longest and (refusal := self._line_too_long()) is not None:
             raise refusal
         if self._in_line == 0:
-            self._answered = 0
+            self._answered, self._longest = 0, self._max_waiting
         self._in_line += count
 
     def leave(self, count: int = 1) -> None:
@@ -95,7 +101,7 @@ class Admission:
         """Refuses whoever finds a full line, but in a burst; ``_answered`` are those answered since it was empty."""
         if self._answered < self._max_waiting and self._since_refusal >= _CALM * self._max_waiting:
             return None
-        self._since_refusal = 0
+        self._since_refusal, self._longest = 0, self._kept
         detail = f"requests that wait: {self._in_line}, and more come than can be answered, try again later"
         return HttpProblem(503, "overloaded", detail)
 

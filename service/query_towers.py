@@ -28,8 +28,8 @@ from towers.serving import TwoTowerServing
 LEAST_GAIN = 1.1
 """So many times more requests a second have to get through for batching to be worth its thread."""
 ROUNDS, CALLS_PER_THREAD = 3, 8
-IN_A_TURN = 4
-"""Requests of one turn at most: the event loop sees nobody who comes meanwhile."""
+IN_A_TURN = 2
+"""Requests of one turn at most: each is answered after all of them, and nobody is seen who comes meanwhile."""
 
 TURN_ROUNDS = 15
 
@@ -154,7 +154,7 @@ class BatchedTowers:
         encoder = tower.query_encoder
         row = encoder.encode({}, num_rows=1, event_time=np.zeros(1, np.int64), absent="missing").encoded
         if self._threads == 0:
-            return min(self._gain_in_a_turn(tower, row, size) for size in {2, self.in_a_turn})
+            return self._gain_in_a_turn(tower, row, self.in_a_turn)
         alone, together = [], []
         batcher = Batcher("a trial", embed_together, threads=1, limits=self._limits)  # its batches are no requests'
         with ThreadPoolExecutor(self._threads) as pool, batcher:

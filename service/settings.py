@@ -70,8 +70,9 @@ class Settings(BaseSettings):
         timeout_ms: Deadline when the request does not say; None is no deadline.
         max_in_flight: Requests being read, waiting or ranked; more get 503 at once.
         max_waiting: Requests in line that may wait or be ranked, once as many were answered and the line was not empty
-            meanwhile; more get 503 at once, so that under a load beyond what the process can do the others are answered
-            in time. Until then a line may grow to ``max_in_flight``.
+            meanwhile; more get 503 at once, and from then on a line that is longer than three quarters of it, so that
+            under a load beyond what the process can do the others are answered in time. Until then a line may grow to
+            ``max_in_flight``.
         retry_after_s: What a 503 tells the caller to wait.
 
     Policies:
@@ -112,7 +113,7 @@ class Settings(BaseSettings):
         rank_threads: Threads for the light stage; 0 runs it on the event loop itself: `--workers` scales, threads that
             share an interpreter hold one another up.
         query_batching: Whether query towers of requests that wait are run together: ``auto`` tries both when a release
-            is loaded and takes what is faster here; ``on`` or ``off``. With ``rank_threads`` 0 at most four that wait
+            is loaded and takes what is faster here; ``on`` or ``off``. With ``rank_threads`` 0 at most two that wait
             for the same turn of the event loop, with 1 none.
         query_batch: Most requests of one call.
         query_batch_wait_ms: How long a request waits for others to join it.

@@ -58,15 +58,37 @@ def test_a_burst_may_stand_in_line_and_a_line_that_never_empties_is_kept_short(l
                 last.enter_context(admission.in_line())
 
 
-def test_in_an_overload_as_many_wait_as_may(limits):
-    admission = Admission(limits)
-    waiting = [ExitStack() for _ in range(6)]
-    for stack in waiting[:4]:
+def test_in_an_overload_as_many_wait_as_may_and_three_quarters_once_one_was_refused(limits):
+    admission = Admission(limits.model_copy(update={"max_waiting": 4, "max_in_flight": 20}))
+    waiting = [ExitStack() for _ in range(8)]
+    for stack in waiting[:7]:
         stack.enter_context(admission.in_line())
-    for stack in waiting[:3]:
+    for stack in waiting[:4]:
         stack.close()
-    waiting[4].enter_context(admission.in_line())  # one of two places is free
-    with pytest.raises(HttpProblem, match="requests that wait: 2,"):
-        waiting[5].enter_context(admission.in_line())
+    waiting[7].enter_context(admission.in_line())  # one of four places is free
+    with pytest.raises(HttpProblem, match="requests that wait: 4,"):
+        admission.admit()
+    waiting[4].close()
+    with pytest.raises(HttpProblem, match="requests that wait: 3,"):
+        admission.join()
+    waiting[5].close()
+    waiting[5].enter_context(admission.in_line())
     for stack in waiting:
         stack.close()
+    with ExitStack() as again:  # the line was empty
+        for _ in range(4):
+            again.enter_context(admission.in_line())
+
+
+def test_a_line_of_one_place_keeps_it(limits):
+    admission = Admission(limits.model_copy(update={"max_waiting": 1}))
+    with ExitStack() as held:
+        held.enter_context(admission.in_line())
+        with admission.in_line():
+            pass
+        for _ in range(2):
+            with pytest.raises(HttpProblem, match="requests that wait: 1,"):
+                admission.join()
+    for _ in range(2):
+        with admission.in_line():
+            pass
