@@ -168,7 +168,7 @@ def test_the_heavy_ranker_takes_requests_together_only_where_it_pays(snapshot, s
     heavy = dataclasses.replace(snapshot.releases["standard"].heavy, batches=None)
     assert heavy_gain(heavy, 20, 4) > 0
     auto = settings.model_copy(update={"heavy_batching": "auto"})
-    for gain, wanted in [(1.0, False), (1.2, True)]:
+    for gain, wanted in [(1.0, False), (1.1, False), (1.3, True)]:
         monkeypatch.setattr("service.batch_trials.heavy_gain", lambda *_, gain=gain: gain)
         assert with_trial(heavy, auto).batches is wanted
     assert with_trial(heavy, settings.model_copy(update={"heavy_batching": "off"})).batches is False
