@@ -29,6 +29,7 @@ from typing import Any
 
 import msgspec
 import psutil
+import uvicorn
 
 from benchmarks.harness import Target, finish, parser
 from benchmarks.overload_client import Client, Report, Sample, packed, poisson_moments
@@ -102,7 +103,8 @@ def main() -> int:
                 os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
             for number in range(options.rounds):
                 for stage in options.stages:
-                    one = asyncio.run(_round(server, _packed_bodies(world, stage, BODIES), number, options))
+                    with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:
+                        one = runner.run(_round(server, _packed_bodies(world, stage, BODIES), number, options))
                     found.rounds.setdefault(stage, []).append(one)
                     print(f"{stage}: held {one.held:.0f}/s, ratio {one.ratio:.2f}", file=sys.stderr, flush=True)
         finally:

@@ -22,8 +22,11 @@ from collections.abc import Callable
 from service.problems import HttpProblem
 from service.settings import Settings
 
-_CALM = 2
-"""Times ``max_waiting`` that were answered since the last one was refused: then a burst may come again."""
+_CALM = 16
+"""Times ``max_waiting`` that were answered since the last one was refused: then a burst may come again. Requests are
+read in clumps and come to one process unevenly: in an overload twice as many as may wait are now and then answered in
+a row, and a line of thirty let in as a burst.
+"""
 
 _KEPT = 0.75
 """Of ``max_waiting``: how long a line may be from which somebody was refused."""

@@ -50,7 +50,15 @@ def test_a_burst_may_stand_in_line_and_a_line_that_never_empties_is_kept_short(l
                 last.enter_context(admission.in_line())
             with pytest.raises(HttpProblem, match="requests that wait: 2,"):
                 last.enter_context(admission.in_line())
-        for _ in range(2):
+        for _ in range(20):
+            with admission.in_line():
+                pass
+        with ExitStack() as last:  # not long enough ago
+            for _ in range(2):
+                last.enter_context(admission.in_line())
+            with pytest.raises(HttpProblem, match="requests that wait: 2,"):
+                admission.join()
+        for _ in range(32):
             with admission.in_line():
                 pass
         with ExitStack() as last:  # calm enough for another burst
