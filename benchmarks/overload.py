@@ -45,6 +45,8 @@ _CLOSED, _CONNECTIONS = 8, 512
 """Of the closed loop, for each worker: more than may stand in its line would be refused and ask again at once."""
 _WARM_S, _AFTER_S = 1.0, 1.0
 _PRIORITY = -10
+LONG_REST = {"ADSIEVE_HEADER_TIMEOUT_S": "600"}
+"""Connections are opened long before some of them bring their first request."""
 
 
 @dataclass
@@ -130,8 +132,12 @@ def _serve(world: World, work: Path, options: argparse.Namespace) -> Server:
     port = free_port()
     command = [sys.executable, "-m", "adsieve", "serve", "--store", str(world.store), "--port", str(port)]
     command += ["--local", str(work / "local"), "--log-level", "error", "--workers", str(options.workers)]
-    env = {"ADSIEVE_HEADER_TIMEOUT_S": "600"} | dict(entry.split("=", 1) for entry in options.set)
-    return start("adsieve", command, port=port, log=work / "serve.log", env=env, ready=READY)
+    return start("adsieve", command, port=port, log=work / "serve.log", env=_settings(options), ready=READY)
+
+
+def _settings(options: argparse.Namespace) -> dict[str, str]:
+    """Variables of the server; those that are not here have their defaults."""
+    return LONG_REST | dict(entry.split("=", 1) for entry in options.set)
 
 
 def _packed_bodies(world: World, stage: str, count: int) -> list[bytes]:
@@ -170,7 +176,7 @@ def _judged(found: Found, cores: Sequence[int], options: argparse.Namespace) -> 
         "cores of server and generator together": len(cores),
         "generator": f"pinned to one core, priority {os.getpriority(os.PRIO_PROCESS, 0)}",
         "workers": options.workers,
-        "settings": " ".join(options.set) or "defaults",
+        "settings": " ".join(f"{name}={value}" for name, value in _settings(options).items()),
         "candidates": CANDIDATES,
         "other load of the machine, average of a minute": psutil.getloadavg()[0],
     }

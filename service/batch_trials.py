@@ -5,12 +5,12 @@ and a wrong one costs a service half of what it can do until the next release.
 """
 
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from service.gain import gain_by_turns
 from service.heavies import LoadedHeavy, missing_row
 from service.heavy import HeavyCall, run_calls
 from service.query_towers import BatchedTowers, embed_together
@@ -70,21 +70,13 @@ def with_trial(heavy: LoadedHeavy, settings: Settings, serving: Sequence[LoadedH
 def heavy_gain(heavy: LoadedHeavy, survivors: int, size: int) -> float:
     """How many times faster ``size`` requests are in one call than in as many; nothing is known of ads and users.
 
-    By turns, after one of each that does not count, and the fastest of both: other processes of this service may load
-    the same release meanwhile, and all of them are to find the same.
+    The fastest of both: other processes of this service may load the same release meanwhile, and all of them are to
+    find the same.
     """
     call = _call(heavy, survivors)
-    alone, together = [], []
-    for _ in range(1 + ROUNDS):
-        alone.append(_took(lambda: [run_calls([call]) for _ in range(size)]))
-        together.append(_took(lambda: run_calls([call] * size)))
-    return min(alone[1:]) / min(together[1:])
-
-
-def _took(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    return gain_by_turns(
+        lambda: [run_calls([call]) for _ in range(size)], lambda: run_calls([call] * size), rounds=ROUNDS, of=min
+    )
 
 
 def warm_batches(loaded: LoadedRelease, settings: Settings) -> None:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
-from statistics import median
 from types import TracebackType
 from typing import Protocol
 
@@ -21,6 +20,7 @@ import numpy as np
 from contracts.encoding import Encoded
 from service.batching import Batcher, BatchLimits
 from service.deadline import Deadline, DeadlineError
+from service.gain import gain_by_turns
 from service.releases import LoadedRelease
 from service.settings import Settings
 from towers.serving import TwoTowerServing
@@ -154,41 +154,30 @@ class BatchedTowers:
         encoder = tower.query_encoder
         row = encoder.encode({}, num_rows=1, event_time=np.zeros(1, np.int64), absent="missing").encoded
         if self._threads == 0:
-            return self._gain_in_a_turn(tower, row, self.in_a_turn)
-        alone, together = [], []
+            rows = [(tower, row)] * self.in_a_turn
+            return gain_by_turns(
+                lambda: [tower.embed_query(row) for _ in rows],
+                lambda: embed_together(rows),
+                rounds=TURN_ROUNDS,
+                clock=self._clock,
+            )
         batcher = Batcher("a trial", embed_together, threads=1, limits=self._limits)  # its batches are no requests'
+
+        def shared() -> object:
+            return batcher.submit(tower, (tower, row), rows=1, deadline=Deadline()).result()
+
         with ThreadPoolExecutor(self._threads) as pool, batcher:
-            for _ in range(1 + ROUNDS):
-                alone.append(self._seconds(pool, lambda: tower.embed_query(row)))
-                together.append(
-                    self._seconds(
-                        pool,
-                        lambda: batcher.submit(tower, (tower, row), rows=1, deadline=Deadline()).result(),
-                    )
-                )
-        return median(alone[1:]) / median(together[1:])
+            return gain_by_turns(
+                lambda: self._in_all_threads(pool, lambda: tower.embed_query(row)),
+                lambda: self._in_all_threads(pool, shared),
+                rounds=ROUNDS,
+                clock=self._clock,
+            )
 
-    def _gain_in_a_turn(self, tower: TwoTowerServing, row: Encoded, size: int) -> float:
-        """How many times faster so many rows are in one call than in as many."""
-        alone, together = [], []
-        for _ in range(1 + TURN_ROUNDS):
-            alone.append(self._took(lambda: [tower.embed_query(row) for _ in range(size)]))
-            together.append(self._took(lambda: embed_together([(tower, row)] * size)))
-        return median(alone[1:]) / median(together[1:])
-
-    def _took(self, call: Callable[[], object]) -> float:
-        start = self._clock()
-        call()
-        return self._clock() - start
-
-    def _seconds(self, pool: ThreadPoolExecutor, call: Callable[[], object]) -> float:
-        """Time in which the ranking threads get through several calls each."""
-
-        def in_all_threads() -> None:
-            for future in [pool.submit(_repeat, call) for _ in range(self._threads)]:
-                future.result()
-
-        return self._took(in_all_threads)
+    def _in_all_threads(self, pool: ThreadPoolExecutor, call: Callable[[], object]) -> None:
+        """The ranking threads get through several calls each."""
+        for future in [pool.submit(_repeat, call) for _ in range(self._threads)]:
+            future.result()
 
 
 def embed_together(rows: Sequence[Row]) -> list[np.ndarray]:

@@ -70,9 +70,9 @@ class Settings(BaseSettings):
         timeout_ms: Deadline when the request does not say; None is no deadline.
         max_in_flight: Requests being read, waiting or ranked; more get 503 at once.
         max_waiting: Requests in line that may wait or be ranked, once as many were answered and the line was not empty
-            meanwhile; more get 503 at once, and from then on a line that is longer than three quarters of it, so that
-            under a load beyond what the process can do the others are answered in time. Until then a line may grow to
-            ``max_in_flight``.
+            meanwhile; more get 503 at once, and from then on, until it is empty, whoever finds three quarters of them
+            there, so that under a load beyond what the process can do the others are answered in time. Until then a
+            line may grow to ``max_in_flight``.
         retry_after_s: What a 503 tells the caller to wait.
 
     Policies:
